@@ -1,7 +1,7 @@
 """The pipeline file: strict models of all its keys, how it is read, and how it is written back.
 
-`pipeline` holds the whole and how it is loaded, `data` rows and split, `step_options` those of every step, `tree` overrides,
-variables and paths, `base` how mistakes are worded, `yaml12` the syntax.
+`pipeline` holds the whole and how it is loaded, `data` rows and split, `step_options` the options of every step, `tree`
+overrides, variables and paths, `base` how mistakes are worded, `yaml12` the syntax.
 """
 
 from __future__ import annotations

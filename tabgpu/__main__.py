@@ -1,0 +1,5 @@
+"""``python -m tabgpu``: the command line."""
+
+from .cli import main
+
+main()

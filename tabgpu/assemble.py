@@ -1,0 +1,384 @@
+"""From a pipeline file and footers to everything a run works with: files, schema, rows, roles, steps and the plan.
+
+Nothing is read here but footers, the small joined tables (of which a plan needs the schema alone), and, where features
+are left to default, the first rows of the first file, to see how many levels text columns have.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from . import engine as engines
+from . import runners
+from .config import Join, Pipeline, StepOptions
+from .data.expressions import parse
+from .data.rows import JoinRecipe, Recipe, Rows, Task, Use, read_join_table
+from .data.splits import ColumnSplit, GroupSplit, RandomSplit, Splitter, TimeSplit
+from .data.target import Objective, Target, task_of
+from .data.times import parse_gap, parse_time
+from .engine import Engine
+from .errors import ConfigError, DataError, listing
+from .features.build import Built, TargetUse, build, default_options
+from .features.contract import Fields
+from .features.moments import RangeResult
+from .features.passes import Passes
+from .features.statistics import TargetGrid
+from .files import File, Footer, find, make_parts, read_footer
+from .hardware import Hardware, memory_limit
+from .planning import DataShape, Learned, Plan, Settings, Work, make
+from .runners import Runner
+from .schema import Schema, unify
+from .train.params import check_params
+
+_PEEK_ROWS = 10_000
+_PART_ROWS = 500_000  # small row groups are put together up to this, so that tasks are worth their overhead
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A pipeline bound to its data. See `assemble`.
+
+    `fractions` holds the fractions (valid, test) of a time split whose boundaries only the data can tell; `splitter` is
+    None until then.
+    """
+
+    pipeline: Pipeline
+    engine: Engine
+    engine_reason: str
+    runner: Runner
+    runner_reason: str
+    footers: tuple[Footer, ...]
+    tasks: tuple[Task, ...]
+    schema: Schema
+    rows: Rows
+    roles: Mapping[str, str]
+    use: Use
+    fractions: tuple[float, float] | None
+    task: Objective | None
+    options: tuple[StepOptions, ...]
+    defaulted: bool
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of all files."""
+        return sum(f.n_rows for f in self.footers)
+
+
+def assemble(pipeline: Pipeline, read_tables: bool, sample: float | None = None) -> Assembled:
+    """Bind a pipeline to its data.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The checked pipeline file.
+    read_tables : bool
+        Whether to read the rows of joined tables; a plan needs their schema alone.
+    sample : float, optional
+        Share of rows to use, above 0 and below 1.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If files, columns or expressions are not as the pipeline file says.
+    """
+    engine, engine_reason = engines.resolve(pipeline.engine)
+    runner, runner_reason = runners.resolve(pipeline.cluster)
+    data = pipeline.data
+    sides = [(data.source, None if data.valid is None and data.test is None else 0, "data.source")]
+    sides += [(s, i, k) for s, i, k in ((data.valid, 1, "data.valid"), (data.test, 2, "data.test")) if s is not None]
+    footers: list[Footer] = []
+    tasks: list[Task] = []
+    for source, side, key in sides:
+        own = [read_footer(f) for f in find(source, pipeline.base_dir, key)]
+        footers += own
+        tasks += [Task(part, side) for part in make_parts(own, _PART_ROWS)]
+    schema = unify(footers, data.columns)
+    if not sum(f.n_rows for f in footers):
+        raise DataError(
+            f"data.source has {len(footers)} files and no row", "Expected at least one row", "Look at data.source"
+        )
+    rows = _make_rows(pipeline, engine, schema, read_tables)
+    roles = _roles(pipeline, rows)
+    use, fractions = _use(pipeline, rows, has_sides=len(sides) > 1)
+    use = replace(use, sample=sample)
+    task = _task(pipeline, rows)
+    if pipeline.model:
+        check_params(pipeline.model.params, pipeline.model.objective)
+    options = pipeline.features
+    if options is None:
+        options = tuple(_default_options(rows, tasks, roles, data.target is not None))
+    return Assembled(
+        pipeline,
+        engine,
+        engine_reason,
+        runner,
+        runner_reason,
+        tuple(footers),
+        tuple(tasks),
+        schema,
+        rows,
+        roles,
+        use,
+        fractions,
+        task,
+        tuple(options),
+        pipeline.features is None,
+    )
+
+
+def _make_rows(pipeline: Pipeline, engine: Engine, schema: Schema, read_tables: bool) -> Rows:
+    data = pipeline.data
+    if data.key:
+        schema.require(data.key, "data.key")
+    joins, tables = [], {}
+    for join in data.join:
+        joined, tables[join.name] = _read_join(join, pipeline, read_tables)
+        joins.append(joined)
+    recipe = Recipe(tuple(schema.columns.values()), tuple(joins), tuple(data.derive.items()), data.key)
+    with _refused_explained(schema):
+        return Rows(engine, recipe, tables)
+
+
+@contextmanager
+def _refused_explained(schema: Schema) -> Iterator[None]:
+    """Where something names a column that cannot be used, say so rather than that it does not exist."""
+    try:
+        yield
+    except ConfigError as error:
+        for name in schema.refused:
+            if repr(name) in error.happened:
+                schema.require(name, error.happened.split(" ")[0])
+        raise
+
+
+def _read_join(join: Join, pipeline: Pipeline, read_tables: bool) -> tuple[JoinRecipe, pa.Table]:
+    key = f"data.join.{join.name}.source"
+    footers = [read_footer(f) for f in find(join.source, pipeline.base_dir, key)]
+    schema = unify(footers, {})
+    wanted = [*join.by, *(join.columns or [n for n in schema.columns if n not in join.by])]
+    types = tuple(schema.require(n, f"data.join.{join.name}") for n in dict.fromkeys(wanted))
+    table = read_join_table(schema, [f.file.path for f in footers], join.name) if read_tables else pa.table({})
+    return JoinRecipe(join.name, tuple(join.by), join.prefix, types), table
+
+
+def _roles(pipeline: Pipeline, rows: Rows) -> dict[str, str]:
+    data = pipeline.data
+    named = {"target": data.target, "weight": data.weight, "group": data.group, "time": data.time, "key": data.key}
+    roles: dict[str, str] = {}
+    for role, name in named.items():
+        if name is not None:
+            rows.require(name, f"data.{role}")
+            roles.setdefault(name, f"the {role}")
+    for name in _target_inputs(pipeline):  # another way to them is a derived column of another name
+        roles.setdefault(name, "what the target is derived of")
+    if pipeline.split.by == "column" and pipeline.split.column:
+        rows.require(pipeline.split.column, "split.column")
+        roles.setdefault(pipeline.split.column, "the split")
+    if data.weight and rows.fields[data.weight].kind != "numeric":
+        raise ConfigError(
+            f"data.weight names {data.weight!r}, which is {rows.fields[data.weight].kind}",
+            "Expected a column of numbers",
+            "Correct data.weight, or make numbers of it with data.derive",
+        )
+    return roles
+
+
+def _task(pipeline: Pipeline, rows: Rows) -> Objective | None:
+    """What is learned; for features alone, what the target looks like."""
+    target = pipeline.data.target
+    if target is None:
+        if pipeline.model is None:
+            return None
+        raise ConfigError(
+            "There is a model, and data.target is not set",
+            "Expected the column to predict",
+            "Set data.target, or model: null for features alone",
+        )
+    kind = rows.fields[target].kind
+    task = task_of(pipeline.model.objective) if pipeline.model else "binary" if kind == "categorical" else "regression"
+    if kind == "datetime" or (task == "regression" and kind != "numeric"):
+        raise ConfigError(
+            f"data.target names {target!r}, which is {kind}",
+            f"Expected {'numbers' if task == 'regression' else 'two labels, as text or numbers'}",
+            "Correct data.target, make numbers of it with data.derive, or choose another objective",
+        )
+    return task
+
+
+def _use(pipeline: Pipeline, rows: Rows, has_sides: bool) -> tuple[Use, tuple[float, float] | None]:
+    data = pipeline.data
+    condition = None
+    if data.filter:
+        condition = parse(data.filter, "data.filter")
+        condition.check(rows.fields, condition=True)
+    if has_sides:
+        return Use(None, condition, data.target), None
+    splitter, fractions = _splitter(pipeline, rows.fields)
+    return Use(splitter, condition, data.target), fractions
+
+
+def _splitter(pipeline: Pipeline, fields: Fields) -> tuple[Splitter | None, tuple[float, float] | None]:
+    split, data = pipeline.split, pipeline.data
+    valid, test = split.valid, split.test
+    if split.by == "column":
+        return ColumnSplit(str(split.column)), None
+    if split.by == "time":
+        if data.time is None:
+            raise ConfigError(
+                "split.by is 'time', and data.time is not set", "Expected the column with the time", "Set data.time"
+            )
+        field = fields[data.time]
+        if all(v is None or isinstance(v, float) or v == 0 for v in (valid, test)):
+            return None, (float(valid or 0), float(test or 0))
+        times = [None if v is None else parse_time(v, field.unit, field.zone) for v in (valid, test)]
+        return TimeSplit(data.time, times[0], times[1], parse_gap(split.gap, field.unit)), None
+    fractions = float(valid or 0), float(test or 0)
+    if split.by == "group":
+        if data.group is None:
+            raise ConfigError(
+                "split.by is 'group', and data.group is not set", "Expected the column of groups", "Set data.group"
+            )
+        return GroupSplit((data.group,), *fractions, split.seed), None
+    return RandomSplit(*fractions, split.seed), None
+
+
+def _default_options(
+    rows: Rows, tasks: Sequence[Task], roles: Mapping[str, str], has_target: bool
+) -> list[StepOptions]:
+    """Plan features from the fields and the first rows of the first part."""
+    text = [n for n, f in rows.fields.items() if f.kind == "categorical" and n not in roles]
+    cardinality = {}
+    if text:
+        chunk = next(rows.open(tasks[0].part, text, _PEEK_ROWS))
+        for name in text:
+            codes = rows.engine.to_host(chunk[name].values)
+            present = codes[codes >= 0]
+            cardinality[name] = (len(set(present.tolist())), len(present))
+    return default_options(rows.fields, roles, cardinality, has_target)
+
+
+@dataclass(frozen=True)
+class Design:
+    """Steps, the columns that flow through them, and those that go to the model."""
+
+    built: Built
+    passes: Passes
+    features: tuple[str, ...]
+    unused: Mapping[str, str]
+
+
+def design(a: Assembled, grid: TargetGrid | None = None) -> Design:
+    """Make the steps and choose the model's columns.
+
+    Parameters
+    ----------
+    a : Assembled
+        The bound pipeline.
+    grid : TargetGrid, optional
+        How the target is summed, once the survey has seen it; a plan needs none.
+
+    Raises
+    ------
+    ConfigError
+        If no column is left for the model.
+    """
+    target = a.pipeline.data.target
+    if grid is None:
+        grid = TargetGrid.from_range(RangeResult(0, 1, 1, 0, 0))
+    fields = a.rows.with_target(Target(target, a.task) if target and a.task else None)
+    with _refused_explained(a.schema):
+        built = build(a.options, fields, a.roles, TargetUse(target, grid) if target else None)
+    passes = Passes(built.steps, fields)
+    features, unused = [], {}
+    for name, field in passes.fields.items():
+        if name in a.roles:
+            unused[name] = f"is {a.roles[name]}"
+        elif name in built.dropped:
+            unused[name] = "is dropped"
+        elif field.to_model:
+            features.append(name)
+        else:
+            unused[name] = f"is {field.kind} and not encoded"
+    if not features:
+        raise ConfigError(
+            f"No column is left for the model: {listing((f'{n} {why}' for n, why in unused.items()), 6)}",
+            "Expected at least one number or encoded category",
+            "Add a categorify, target_encode or dates step under features",
+        )
+    return Design(built, passes, tuple(features), unused)
+
+
+def _target_inputs(pipeline: Pipeline) -> set[str]:
+    """Columns that the target is derived of: they would give it away."""
+    derived = {name: parse(text, f"data.derive.{name}").columns for name, text in pipeline.data.derive.items()}
+    found: set[str] = set()
+    todo = [pipeline.data.target]
+    while todo:
+        for column in derived.get(str(todo.pop()), ()):
+            if column not in found:
+                found.add(column)
+                todo.append(column)
+    return found
+
+
+def plan_of(a: Assembled, d: Design, hardware: Hardware, learned: Learned | None = None) -> Plan:
+    """Make the plan of a bound pipeline; see `planning.make`."""
+    pipeline = a.pipeline
+    facts = hardware.host(cache_dir(pipeline))
+    base = {c for step in d.passes.steps for c in step.inputs} | set(d.features) | set(a.use.columns)
+    columns, _ = a.rows.sources([c for c in base if c in a.rows.fields])
+    settings = Settings(
+        (a.engine.name, a.engine_reason),
+        (a.runner.name, a.runner_reason),
+        memory_limit(pipeline.memory.limit, facts),
+        None if pipeline.memory.chunk_rows == "auto" else int(pipeline.memory.chunk_rows),
+        pipeline.model.params if pipeline.model else None,
+        int(pipeline.model.params.get("max_bin", 256)) if pipeline.model else 256,
+    )
+    shape = DataShape(
+        a.n_rows,
+        len(a.footers),
+        sum(_value_bytes(c.dtype) for c in columns) + 8,
+        max((n for f in a.footers for n in f.group_rows), default=0),
+        sum(sum(f.group_bytes) for f in a.footers) if any(c.levels == "text" for c in columns) else 0,
+    )
+    return make(shape, settings, Work(d.features, tuple(_passes(a, d)), d.unused), learned)
+
+
+def _passes(a: Assembled, d: Design) -> Iterator[dict[str, Any]]:
+    yield {"name": "survey", "steps": [], "columns": survey_columns(a)}
+    for number, planned in enumerate(d.passes.plan(), 1):
+        yield {"name": f"features {number}", "steps": list(planned.steps), "columns": list(planned.columns)}
+    _, base = d.passes.needed(d.features)
+    last = "matrix" if a.pipeline.model else "write features"
+    yield {"name": last, "steps": [], "columns": sorted({*base, *a.use.columns})}
+
+
+def survey_columns(a: Assembled) -> list[str]:
+    """Columns that the survey looks at."""
+    weight = a.pipeline.data.weight
+    return sorted({*a.use.columns, *([weight] if weight else [])})
+
+
+def cache_dir(pipeline: Pipeline) -> Path:
+    """Folder for cached features and the pages of external matrices."""
+    if pipeline.cache.dir == "auto":
+        return Path(tempfile.gettempdir())
+    return pipeline.base_dir / Path(pipeline.cache.dir).expanduser()
+
+
+def _value_bytes(dtype: str) -> int:
+    digits = dtype.lstrip("uintfloa")
+    return int(digits) // 8 if digits.isdigit() else 8
+
+
+def files_of(a: Assembled) -> list[File]:
+    """All input files, tables excluded."""
+    return [f.file for f in a.footers]

@@ -1,0 +1,199 @@
+"""The command line: one short function a command.
+
+With ``--json`` a command prints one JSON object on standard output and everything else on standard error. What is
+raised becomes the exit code that `tabgpu.errors` documents: 1 is a bug in tabgpu, 130 and 143 an interruption.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from typing import Any, NoReturn
+
+import click
+
+from . import __version__
+from .errors import TabgpuError
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+class _Commands(click.Group):
+    """Lists commands in the order they are used, and suggests the nearest one for a misspelt name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from .errors import nearest
+
+            message = f"There is no command {args[0]!r}. {nearest(args[0], self.commands)}"
+            raise click.UsageError(message, ctx) from error
+
+
+@click.group(cls=_Commands, context_settings=_CONTEXT)
+@click.version_option(__version__, prog_name="tabgpu")
+def cli() -> None:
+    """Train and serve tabular models on data that does not fit in memory.
+
+    Start with: tabgpu inspect DATA, then tabgpu plan and tabgpu run on a pipeline file.
+    """
+
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+_debug = click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+_set = click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, as model.rounds=50."
+)
+_quiet = click.option("--quiet", is_flag=True, help="Say nothing while working.")
+_pipeline = click.argument("pipeline", type=click.Path())
+_bundle = click.argument("bundle", type=click.Path())
+_data = click.argument("data", nargs=-1, required=True)
+_out = click.option("--out", required=True, type=click.Path(), help="Folder for the output files.")
+_keep = click.option("--keep", multiple=True, metavar="COLUMN", help="Column of the input to keep; may be repeated.")
+_table = click.option(
+    "--table", "tables", multiple=True, metavar="NAME=PATH", help="Use another file for a joined table."
+)
+_overwrite = click.option("--overwrite", is_flag=True, help="Replace the output folder if it is not empty.")
+
+
+@cli.command()
+@_data
+@_json
+@_debug
+def inspect(data: tuple[str, ...], as_json: bool, debug: bool) -> None:
+    """List rows, columns and differences of the files in DATA, from their footers."""
+    from . import report, workflow
+
+    _print(workflow.inspect(data), as_json, report.inspection)
+
+
+@cli.command()
+@_pipeline
+@_set
+@_json
+@_debug
+def plan(pipeline: str, overrides: tuple[str, ...], as_json: bool, debug: bool) -> None:
+    """Say what a run of PIPELINE would do: engine, passes, memory and why."""
+    from . import report, workflow
+
+    _print(workflow.plan(pipeline, set=overrides).to_json(), as_json, report.plan)
+
+
+@cli.command()
+@_pipeline
+@_set
+@click.option("--sample", metavar="SHARE", help="Use this share of the rows alone, as 2%.")
+@_json
+@_quiet
+@_debug
+def run(pipeline: str, overrides: tuple[str, ...], sample: str | None, as_json: bool, quiet: bool, debug: bool) -> None:
+    """Fit, train and evaluate PIPELINE; write a run folder."""
+    from . import workflow
+
+    done = workflow.run(pipeline, set=overrides, sample=sample, progress=_progress(quiet))
+    _print(done.summary, as_json, lambda _: str(done))
+
+
+@cli.command()
+@_bundle
+@_data
+@_out
+@_keep
+@_table
+@_overwrite
+@_json
+@_debug
+def score(bundle: str, data: tuple[str, ...], out: str, as_json: bool, debug: bool, **options: Any) -> None:
+    """Predict the rows of DATA with BUNDLE; write one Parquet file for each input file."""
+    from . import report, workflow
+
+    done = workflow.score(bundle, data, out, **_write_options(options))
+    _print(done, as_json, report.written)
+
+
+@cli.command()
+@_bundle
+@_data
+@_out
+@_keep
+@_table
+@_overwrite
+@_json
+@_debug
+def transform(bundle: str, data: tuple[str, ...], out: str, as_json: bool, debug: bool, **options: Any) -> None:
+    """Write the features of DATA as the model of BUNDLE sees them."""
+    from . import report, workflow
+
+    done = workflow.transform(bundle, data, out, **_write_options(options))
+    _print(done, as_json, report.written)
+
+
+def _write_options(options: dict[str, Any]) -> dict[str, Any]:
+    tables = {}
+    for pair in options.pop("tables"):
+        name, equals, path = pair.partition("=")
+        if not equals:
+            raise click.UsageError(f"--table is {pair!r}. Expected NAME=PATH.")
+        tables[name] = path
+    return {**options, "tables": tables}
+
+
+def _print(value: dict[str, Any], as_json: bool, text: Any) -> None:
+    click.echo(json.dumps(value, default=str) if as_json else text(value))
+
+
+def _progress(quiet: bool) -> Any:
+    def say(message: str) -> None:
+        if not quiet:
+            click.echo(message, err=True)
+
+    return say
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit with the code of what happened."""
+    signal.signal(signal.SIGTERM, _terminate)
+    words = sys.argv[1:] if arguments is None else arguments
+    sys.exit(_guarded(words))
+
+
+def _terminate(number: int, frame: Any) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _guarded(words: list[str]) -> int:
+    as_json, debug = "--json" in words, "--debug" in words
+    try:
+        cli.main(args=words, prog_name="tabgpu", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except TabgpuError as error:
+        if debug:
+            traceback.print_exc()
+        return _fail(str(error), error.exit_code, as_json, type(error).__name__)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("Interrupted.", 130, as_json, "KeyboardInterrupt")
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on: not an error of ours
+        return 141
+    except Exception as error:  # noqa: BLE001 - the last resort: whatever it is, it is a bug in tabgpu
+        traceback.print_exc()
+        return _fail(f"This is a bug in tabgpu: {type(error).__name__}: {error}", 1, as_json, "Bug")
+    return 0
+
+
+def _fail(message: str, code: int, as_json: bool, kind: str) -> int:
+    click.echo(f"tabgpu: {message}", err=True)
+    if as_json:
+        click.echo(json.dumps({"status": "failed", "exit_code": code, "error": kind, "message": message}))
+    return code

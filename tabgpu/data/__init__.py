@@ -1,0 +1,1 @@
+"""From files to rows: reading ahead, joins, derived columns, splits, the target."""

@@ -1,0 +1,222 @@
+"""The CPU engine: pyarrow reads, NumPy computes.
+
+Text becomes integer codes at the door: pyarrow hands out the dictionaries that Parquet pages carry (`read_dictionary`),
+so a string is never made for a row. Values are converted to the unified types in `tabgpu.engine.conversion`.
+
+Whatever pyarrow says of a damaged file becomes a `DataError` that names file, row groups and column; running out of
+memory stays a `MemoryError`, which `is_out_of_memory` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as pat
+
+from ..columns import Array, ArrayModule, Column
+from ..errors import DataError
+from ..files import Part, first_line, open_parquet
+from ..schema import ColumnType
+from .conversion import Origin, repeat, to_arrow, to_column
+
+_CHECKED_ROWS = 65_536  # rows read at once where columns are read for a check alone
+_BLOCK_CELLS = 131_072  # cells of the matrix written at once: half a megabyte, which fits the cache
+
+
+class CpuEngine:
+    """pyarrow and NumPy on the host."""
+
+    name = "cpu"
+    device = "cpu"
+
+    @property
+    def xp(self) -> ArrayModule:
+        """NumPy."""
+        return np
+
+    def read(self, part: Part, columns: Sequence[ColumnType], chunk_rows: int) -> Iterator[dict[str, Column]]:
+        """Read a part as chunks; see `Engine.read`."""
+        text = [c.name for c in columns if c.kind == "categorical" and c.levels == "text"]
+        rows = 0
+        try:
+            with open_parquet(part.file.path, read_dictionary=text) as parquet:
+                present = _present(parquet, columns, part)
+                if not present:
+                    yield from _rows_only(part, columns, chunk_rows)
+                    return
+                _refuse_wild_int96(parquet, present, part)
+                for batch in _batches(parquet, part, present, chunk_rows):
+                    yield _columns(batch, columns, part, rows)
+                    rows += batch.num_rows
+        except pa.ArrowMemoryError:
+            raise
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+            raise _damaged(part, columns, error) from error
+        if rows != part.n_rows:
+            raise _changed(part, f"gave {rows} rows, its footer said {part.n_rows}")
+
+    def from_arrow(self, table: pa.Table, columns: Sequence[ColumnType], where: str) -> dict[str, Column]:
+        """Columns of a table in memory; see `Engine.from_arrow`."""
+        out = {}
+        for column in columns:
+            found = table.column_names.count(column.name)
+            if found > 1:
+                raise DataError(
+                    f"{where} has {found} columns called {column.name!r}",
+                    "Expected each column name once",
+                    "Rename or drop the others",
+                )
+            array = _whole(table[column.name]) if found else pa.nulls(table.num_rows)
+            out[column.name] = to_column(array, column, Origin(where))
+        return out
+
+    def to_arrow(self, column: Column) -> pa.Array:
+        """Arrow array of a column; see `Engine.to_arrow`."""
+        return to_arrow(column)
+
+    def to_host(self, array: Array) -> np.ndarray:
+        """The array itself."""
+        return np.asarray(array)
+
+    def to_device(self, array: np.ndarray) -> Array:
+        """The array itself."""
+        return array
+
+    def matrix(self, columns: Mapping[str, Column], names: Sequence[str], n_rows: int) -> Array:
+        """2-D float32 array for XGBoost; see `Engine.matrix`."""
+        out = np.empty((n_rows, len(names)), np.float32)
+        if not names:
+            return out
+        sources = [columns[name] for name in names]
+        masks = [c.missing() if c.kind == "categorical" or c.valid is not None else None for c in sources]
+        step = max(_BLOCK_CELLS // len(names), 1)
+        with np.errstate(over="ignore"):  # beyond float32 is inf, which is refused where the matrix is checked
+            for start in range(0, n_rows, step):
+                block = out[start : start + step]
+                for j, (column, mask) in enumerate(zip(sources, masks, strict=True)):
+                    block[:, j] = column.values[start : start + step]
+                    if mask is not None:
+                        block[mask[start : start + step], j] = np.nan
+        return out
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Arrow and NumPy raise MemoryError, XGBoost ``std::bad_alloc``."""
+        return isinstance(error, MemoryError) or "bad_alloc" in str(error)
+
+
+def _present(parquet: pq.ParquetFile, columns: Sequence[ColumnType], part: Part) -> list[str]:
+    """Names of the wanted columns that the file has."""
+    if part.groups[-1] >= parquet.metadata.num_row_groups:
+        raise _changed(part, f"has {parquet.metadata.num_row_groups} row groups now")
+    inside = set(parquet.schema_arrow.names)
+    return [c.name for c in columns if c.name in inside]
+
+
+def _batches(parquet: pq.ParquetFile, part: Part, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+    """Batches of up to `rows` rows; text without dictionaries where Arrow cannot make them."""
+    chosen = {"row_groups": list(part.groups), "columns": names}
+    done = 0
+    try:
+        for batch in parquet.iter_batches(rows, **chosen):
+            yield batch
+            done += batch.num_rows
+        return
+    except OSError as error:
+        if "Not yet implemented" not in str(error):
+            raise
+        plain = open_parquet(part.file.path, metadata=parquet.metadata)  # delta-encoded text: go on as plain text
+    with plain:
+        for batch in plain.iter_batches(rows, **chosen):
+            skip = min(done, batch.num_rows)
+            done -= skip
+            if skip < batch.num_rows:
+                yield batch.slice(skip)
+
+
+def _columns(batch: pa.RecordBatch, columns: Sequence[ColumnType], part: Part, row: int) -> dict[str, Column]:
+    """Columns of a batch whose first row is row `row` of the part."""
+    origin = Origin(f"{part} of {part.file.path}", part.first_row + row, unique=True)
+    folders = dict(part.file.partition)
+    inside = set(batch.schema.names)
+    out = {}
+    for column in columns:
+        if column.name in inside:
+            out[column.name] = to_column(batch.column(column.name), column, origin)
+        else:
+            out[column.name] = repeat(folders.get(column.name), column, batch.num_rows, origin)
+    return out
+
+
+def _rows_only(part: Part, columns: Sequence[ColumnType], chunk_rows: int) -> Iterator[dict[str, Column]]:
+    """Chunks of a file that has none of the wanted columns: all missing, or given by its folder."""
+    for start in range(0, part.n_rows, chunk_rows):
+        n = min(chunk_rows, part.n_rows - start)
+        yield _columns(pa.RecordBatch.from_arrays([pa.nulls(n)], names=["\0"]), columns, part, start)
+
+
+def _refuse_wild_int96(parquet: pq.ParquetFile, names: Sequence[str], part: Part) -> None:
+    """Refuse INT96 times that int64 microseconds cannot hold: Arrow wraps them without a word.
+
+    They are read once more as seconds, which hold every INT96, and compared.
+    """
+    leaves = [parquet.schema.column(i) for i in range(len(parquet.schema))]
+    old = [leaf.path for leaf in leaves if leaf.physical_type == "INT96" and leaf.path in names]
+    if not old:
+        return
+    with open_parquet(part.file.path, coerce_int96_timestamp_unit="s") as coarse:
+        readers = [p.iter_batches(_CHECKED_ROWS, row_groups=list(part.groups), columns=old) for p in (parquet, coarse)]
+        for fine, seconds in zip(*readers, strict=True):
+            for name in old:
+                micro, whole = (b.column(name).cast(pa.int64()).drop_null().to_numpy() for b in (fine, seconds))
+                wild = np.flatnonzero(micro // 1_000_000 != whole)
+                if len(wild):
+                    raise DataError(
+                        f"The column {name!r} of {part} of {part.file.path} holds a time {int(whole[wild[0]])} s from "
+                        "1970",
+                        "Expected times that fit 64-bit microseconds, 292,000 years around 1970",
+                        f"Write the file again without it, or set data.columns.{name}.kind=ignore",
+                    )
+
+
+def _changed(part: Part, what: str) -> DataError:
+    return DataError(
+        f"{part} of {part.file.path} {what}",
+        "Expected the file to stay as it was when the run began",
+        "Let writers finish, then start anew",
+    )
+
+
+def _damaged(part: Part, columns: Sequence[ColumnType], error: BaseException) -> DataError:
+    """Find the column that cannot be read, for the message."""
+    culprit = next((f", column {c.name!r}," for c in columns if not _readable(part, c.name)), "")
+    return DataError(
+        f"{part}{culprit} of {part.file.path} cannot be read: {first_line(error)}",
+        "Expected a whole Parquet file whose pages agree with their checksums",
+        "Write the file again from its origin, or leave it out of data.source",
+    )
+
+
+def _readable(part: Part, name: str) -> bool:
+    try:
+        with open_parquet(part.file.path) as parquet:
+            if name in parquet.schema_arrow.names:
+                for _ in parquet.iter_batches(_CHECKED_ROWS, row_groups=list(part.groups), columns=[name]):
+                    pass
+    except (OSError, pa.ArrowException):
+        return False
+    return True
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """One array of a column in memory; text beyond 2 GiB becomes large."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    if pat.is_dictionary(column.type):
+        column = column.unify_dictionaries()
+    elif pat.is_string(column.type) and column.nbytes > 2**31:
+        column = pc.cast(column, pa.large_string())
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)

@@ -1,0 +1,55 @@
+"""The verbs that an engine offers: everything that arithmetic on `xp` cannot do.
+
+An engine reads chosen columns of a part, turns Arrow data into columns and back, moves arrays to and from the host, and
+reports its memory. All else (vocabularies, joins, dates, folds) is written once on top of `xp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from ..columns import Array, ArrayModule, Column
+from ..files import Part
+from ..schema import ColumnType
+
+
+class Engine(Protocol):
+    """One kind of hardware. Implementations: `tabgpu.engine.cpu.CpuEngine`."""
+
+    name: str
+    device: str  # what XGBoost calls it
+
+    @property
+    def xp(self) -> ArrayModule:
+        """The array module."""
+
+    def read(self, part: Part, columns: Sequence[ColumnType], chunk_rows: int) -> Iterator[dict[str, Column]]:
+        """Read a part as chunks of up to `chunk_rows` rows, in order.
+
+        Raises
+        ------
+        DataError
+            If the file is damaged, or a value does not fit the column's type: names file, row group and column.
+        """
+
+    def from_arrow(self, table: pa.Table, columns: Sequence[ColumnType], where: str) -> dict[str, Column]:
+        """Columns of a table in memory; `where` names it in messages. Columns that it lacks are all missing."""
+
+    def to_arrow(self, column: Column) -> pa.Array:
+        """Arrow array of a column on the host: dictionary for levels, timestamps for datetimes, null where missing."""
+
+    def to_host(self, array: Array) -> np.ndarray:
+        """Copy to, or view on, the host."""
+
+    def to_device(self, array: np.ndarray) -> Array:
+        """Copy to, or view on, the device."""
+
+    def matrix(self, columns: Mapping[str, Column], names: Sequence[str], n_rows: int) -> Array:
+        """2-D float32 array (n_rows, len(names)), C order, NaN where missing: what XGBoost is fed."""
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Whether an error means that this engine's memory did not suffice."""

@@ -1,0 +1,57 @@
+"""What a runner does, and the runner that does it in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Runner(Protocol):
+    """Where tasks run. A task is a description (a part and what to do with it); states come back, rows do not."""
+
+    name: str
+    workers: int
+
+    def reduce(self, observe: Callable[[T], Iterator[S]], tasks: Iterable[T], merge: Callable[[S, S], S]) -> S | None:
+        """Observe every task and merge all states as a tree; None if there was none."""
+
+    def each(self, work: Callable[[T], S], tasks: Iterable[T]) -> Iterator[S]:
+        """Results of every task, in order."""
+
+
+class SerialRunner:
+    """Runs here, one task after the other."""
+
+    name = "serial"
+    workers = 1
+
+    def reduce(self, observe: Callable[[T], Iterator[S]], tasks: Iterable[T], merge: Callable[[S, S], S]) -> S | None:
+        """See `Runner.reduce`."""
+        return merge_tree((state for task in tasks for state in observe(task)), merge)
+
+    def each(self, work: Callable[[T], S], tasks: Iterable[T]) -> Iterator[S]:
+        """See `Runner.each`."""
+        return map(work, tasks)
+
+
+def merge_tree(states: Iterable[S], merge: Callable[[S, S], S]) -> S | None:
+    """Merge states pairwise, equals with equals, as a binary counter carries.
+
+    A running merge would copy the growing total once a chunk; here each state is copied log2(n) times.
+    """
+    stack: list[tuple[int, S]] = []
+    for state in states:
+        height = 0
+        while stack and stack[-1][0] == height:
+            state = merge(stack.pop()[1], state)
+            height += 1
+        stack.append((height, state))
+    if not stack:
+        return None
+    total = stack.pop()[1]
+    while stack:
+        total = merge(stack.pop()[1], total)
+    return total

@@ -1,0 +1,288 @@
+"""The stages of a run, in their order: survey, features, training, evaluation, saving.
+
+Each takes what the stages before it made and returns what the next needs; `tabgpu.workflow.run` strings them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from . import bundle, config, wire
+from .assemble import Assembled, Design, cache_dir, files_of
+from .cache import BlockWriter
+from .columns import Chunk, Column
+from .data.rows import Task, Use
+from .data.splits import SIDES, TimeSplit
+from .data.target import Target
+from .errors import DataError
+from .features.contract import Fitted
+from .features.moments import RangeResult
+from .features.statistics import Quantiles, Sample, TargetGrid
+from .features.target import TargetEncodeFitted
+from .fit import SAMPLE_ROWS, Fitter, Progress
+from .hardware import MemoryMonitor
+from .model import FittedPipeline, feature_array
+from .planning import Plan
+from .run_folder import RunFolder
+from .scoring import open_writer
+from .survey import Survey, check_rows, check_weights, observe_fully, statistics_of, survey, target_of
+
+if TYPE_CHECKING:  # XGBoost is imported when a model is trained
+    from .train.booster import Checkpoint, Trained
+    from .train.run import ModelOptions
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who is told what a run is doing: its folder, the memory monitor, and whoever looks on.
+
+    Parameters
+    ----------
+    folder : RunFolder
+        Keeps status and times.
+    memory : MemoryMonitor
+        Keeps the peak of every stage.
+    say : callable
+        Told what begins, one sentence at a time.
+    """
+
+    folder: RunFolder
+    memory: MemoryMonitor
+    say: Progress
+
+    def enter(self, stage: str) -> None:
+        """A stage begins."""
+        self.folder.stage(stage)
+        self.memory.stage(stage)
+
+
+def take_survey(a: Assembled, chunk_rows: int) -> tuple[Assembled, Survey, TargetGrid | None]:
+    """Count rows, find the boundaries of a split by fractions of time, and learn what the target is."""
+    if a.fractions is not None:
+        a = replace(a, use=replace(a.use, splitter=_time_split(a, chunk_rows)))
+    data = a.pipeline.data
+    wanted = statistics_of(data.target, a.task, data.weight)
+    found = survey(a.runner, a.rows, a.use, wanted, a.tasks, chunk_rows)
+    check_rows(found, data.target)
+    if data.weight:
+        check_weights(found.results[-1], data.weight)
+    if data.target is None or a.task is None:
+        return a, found, None
+    target = target_of(data.target, a.task, found.results[0])
+    grid = TargetGrid.from_range(RangeResult(0, 1, 1, 0, 0) if a.task == "binary" else found.results[0])
+    rows = replace(a.rows, target=target)
+    return replace(a, rows=rows), found, grid
+
+
+def _time_split(a: Assembled, chunk_rows: int) -> TimeSplit:
+    """Boundaries such that the last fraction of rows is test and the one before it is valid."""
+    valid, test = a.fractions or (0.0, 0.0)
+    time = str(a.pipeline.data.time)
+    points = tuple(p for p in (1 - valid - test, 1 - test) if p < 1)
+    use = Use(None, a.use.filter, a.use.target)
+    result = observe_fully(a.runner, a.rows, use, Quantiles(time, points), a.tasks, chunk_rows)
+    if any(r is None for r in result):
+        raise DataError(
+            f"The time column {time!r} is missing in every row", "Expected times to split by", "Correct data.time"
+        )
+    times: list[Any] = list(result)
+    first_test = times.pop() if test else None
+    return TimeSplit(time, times[0] if valid and times else None, first_test, 0)
+
+
+def fit_features(a: Assembled, d: Design, plan: Plan, watch: Watch) -> dict[int, Fitted]:
+    """Fit every step on the training rows."""
+    return _fitter(a, plan).fit_steps(d.passes, watch.say)
+
+
+def _fitter(a: Assembled, plan: Plan) -> Fitter:
+    return Fitter(a.runner, a.rows, a.use, a.tasks, plan.chunk_rows)
+
+
+def fitted_bytes(fitted: Mapping[int, Fitted]) -> int:
+    """Bytes of what the steps learned."""
+    return sum(a.nbytes for a in wire.split(tuple(fitted.values()))[1])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What training gave: the model, the metrics of each side, and how training went."""
+
+    trained: Trained
+    metrics: dict[str, dict[str, Any]]
+
+
+def train_model(
+    a: Assembled,
+    d: Design,
+    plan: Plan,
+    fitted: Mapping[int, Fitted],
+    found: Survey,
+    watch: Watch,
+) -> Outcome:
+    """Make blocks of all used rows, train on them, and evaluate every side."""
+    from .train.run import evaluate, fit_booster
+
+    model = a.pipeline.model
+    assert model is not None, "train_model is called for pipelines with a model alone"
+    weight = a.pipeline.data.weight
+    directory = cache_dir(a.pipeline)
+    with ExitStack() as stack:
+        watch.enter("matrix")
+        watch.say(f"matrix: {len(d.features)} features of {sum(found.rows[s] for s in SIDES):,} rows")
+        on_disk = directory if plan.cache == "disk" else None
+        writers = {
+            side: stack.enter_context(
+                BlockWriter(
+                    d.features,
+                    plan.chunk_rows,
+                    has_weight=weight is not None,
+                    directory=on_disk,
+                    n_rows=found.rows[side],
+                )
+            )
+            for side in SIDES
+            if found.rows[side]
+        }
+        sample = _sample(d, found.rows["train"]) if model.cuts == "own" else None
+        blocks, sampled = _fitter(a, plan).make_blocks(d.passes, fitted, d.features, writers, weight, sample)
+        for block in blocks.values():
+            stack.callback(block.close)
+        watch.enter("train")
+        rows = None if sampled is None else a.engine.to_host(sampled.rows)
+        options = _model_options(model, plan, a.engine.device)
+        watch.say(f"train: up to {model.rounds} rounds, {plan.matrix} matrix")
+        trained, _ = fit_booster(
+            options, blocks, rows, directory, checkpoint=_saver(watch.folder), on_round=_reporter(watch.say)
+        )
+        watch.enter("evaluate")
+        metrics = evaluate(a.task or "regression", trained, blocks)
+    return Outcome(trained, metrics)
+
+
+def _model_options(model: config.Model, plan: Plan, device: str) -> ModelOptions:
+    from .train.run import ModelOptions, TrainSpec, check_params
+
+    params = check_params(model.params, model.objective)
+    metric = params.pop("eval_metric", ())
+    spec = TrainSpec(
+        model.objective,
+        model.rounds,
+        params,
+        model.seed,
+        model.early_stopping,
+        (metric,) if isinstance(metric, str) else tuple(metric),
+        int(params.pop("max_bin", 256)),
+        device,
+        segment=model.checkpoint_every,
+    )
+    return ModelOptions(spec, model.cuts, plan.matrix or "in_core")
+
+
+def _saver(folder: RunFolder) -> Callable[[Checkpoint], None]:
+    return lambda checkpoint: folder.write_checkpoint(checkpoint.rounds, wire.pack(checkpoint))
+
+
+def _reporter(progress: Progress) -> Callable[[int, Any], None]:
+    """Report every 25th round."""
+
+    def report(rounds: int, values: Any) -> None:
+        if rounds % 25 == 0:
+            shown = "  ".join(f"{part} {m} {v:.5f}" for part, of in values.items() for m, v in of.items())
+            progress(f"train: round {rounds}  {shown}")
+
+    return report
+
+
+def _sample(d: Design, n_rows: int) -> Sample:
+    """The rows that decide the cuts, with a threshold that keeps all of them with near certainty."""
+    share = (SAMPLE_ROWS + 6 * SAMPLE_ROWS**0.5) / n_rows
+    return Sample(d.features, SAMPLE_ROWS, None if share >= 1 else int(share * 2**64))
+
+
+def write_features(a: Assembled, d: Design, plan: Plan, fitted: Mapping[int, Fitted], watch: Watch) -> dict[str, int]:
+    """Write the features of all rows, one file for each input file, rows in order; out of fold for training rows.
+
+    Beside the features stand the key, the target as a number, and `split`: which side each row is on.
+    """
+    target, key = a.pipeline.data.target, a.pipeline.data.key
+    beside = [n for n in (key, target) if n and n not in d.features]
+    _, base = d.passes.needed([*d.features, *beside])
+    columns = sorted({*base, *a.use.columns})
+    split = "split" if "split" not in {*d.features, *beside} else "split_"
+    by_file: dict[str, list[Task]] = {f.name: [] for f in files_of(a)}
+    for task in a.tasks:
+        by_file[task.part.file.name].append(task)
+    rows = 0
+    for name, tasks in by_file.items():
+        watch.say(f"write: {name}")
+        path = watch.folder.path / "features" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writer = None
+        try:
+            for task in tasks:
+                for chunk in a.rows.open(task.part, columns, plan.chunk_rows):
+                    sides = a.rows.assign(chunk, a.use, task.side)
+                    done = _transform_all(d, chunk, fitted, [*d.features, *beside], sides == 0)
+                    arrays = {n: a.engine.to_arrow(done[n]) for n in beside}
+                    arrays[split] = _side_names(a.engine.to_host(sides))
+                    arrays |= {n: feature_array(a.engine, done, n) for n in d.features}
+                    table = pa.table(arrays)
+                    writer = writer or open_writer(path, table.schema)
+                    writer.write_table(table)
+                    rows += chunk.n_rows
+        finally:
+            if writer is not None:
+                writer.close()
+    return {"rows": rows, "files": len(by_file)}
+
+
+def _side_names(sides: np.ndarray) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(sides, mask=sides < 0), pa.array(SIDES))
+
+
+def _transform_all(d: Design, chunk: Chunk, fitted: Mapping[int, Fitted], names: list[str], training: Any) -> Chunk:
+    """Transform a chunk of which some rows are training rows: these out of fold, the others with the full encodings."""
+    if bool(training.all()) or not bool(training.any()):
+        return d.passes.transform(chunk, fitted, names, training=bool(training.any()))
+    xp = chunk.xp
+    inside = d.passes.transform(chunk.take(training), fitted, names, training=True)
+    outside = d.passes.transform(chunk.take(~training), fitted, names, training=False)
+    back = xp.argsort(xp.concatenate([xp.flatnonzero(training), xp.flatnonzero(~training)]))
+    return chunk.with_columns({n: _join_columns(xp, inside[n], outside[n]).take(back) for n in names}).select(names)
+
+
+def _join_columns(xp: Any, first: Column, second: Column) -> Column:
+    valid = None
+    if first.valid is not None or second.valid is not None:
+        valid = xp.concatenate([~first.missing(), ~second.missing()])
+    return replace(first, values=xp.concatenate([first.values, second.values]), valid=valid)
+
+
+def save_bundle(a: Assembled, d: Design, fitted: Mapping[int, Fitted], outcome: Outcome | None, folder: Path) -> str:
+    """Write the fitted pipeline; returns the digest of the bundle."""
+    done = tuple(_for_scoring(fitted[i]) for i in range(len(d.passes.steps)))
+    target: Target | None = a.rows.target
+    best = outcome.trained.best_iteration if outcome else 0
+    pipeline = FittedPipeline(a.rows.recipe, d.passes.steps, done, d.features, target, best)
+    about = {
+        "name": a.pipeline.name,
+        "target": a.pipeline.data.target,
+        "objective": a.pipeline.model.objective if a.pipeline.model else None,
+        "best_iteration": best if outcome else None,
+        "features": list(d.features),
+    }
+    model = outcome.trained.model if outcome else None
+    return bundle.save(folder, {"pipeline": pipeline}, model, about, a.rows.tables, a.engine.to_host)
+
+
+def _for_scoring(fitted: Fitted) -> Fitted:
+    """What scoring needs: without the tables that training rows alone look at."""
+    return fitted.without_folds() if isinstance(fitted, TargetEncodeFitted) else fitted

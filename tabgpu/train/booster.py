@@ -1,0 +1,395 @@
+"""The round loop of XGBoost: exactly so many rounds, early stopping, checkpoints that continue to the same model.
+
+A run that is interrupted and continued from any checkpoint ends with the bytes it would have had:
+
+* without row or column sampling, continuing is exact in every version of XGBoost;
+* with sampling, XGBoost from 3.4 repeats it where each round draws from its own seed (``seed_per_iteration``);
+* with sampling, older versions do not. There training always runs in segments of `TrainSpec.segment` rounds,
+  each by a new booster with a seed of its own that starts from the last one's bytes, whether interrupted or not. A
+  checkpoint is then the end of a segment, and the length of segments is part of what the model depends on.
+
+The history of the metrics and the best iteration are ours and part of each checkpoint: XGBoost forgets them. Every
+prediction is bound to the rounds up to the best. Matrices come from `matrix`; saving and digests are for others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import xgboost
+
+from .. import wire
+from ..columns import Array
+from ..errors import ConfigError
+from .params import samples
+
+History = dict[str, dict[str, list[float]]]  # part, metric, value of each round
+Output = Literal["probability", "value", "margin"]
+
+_MAXIMISED = ("auc", "aucpr", "pre", "map", "ndcg")
+_EXACT_SEEDS = (3, 4)  # from this version on, sampling depends on the seed and the round alone
+_REFUSED = re.compile("[Pp]arameter|Invalid Input|Unknown (objective|metric|gbm)|[Cc]onstrain|max_bin")
+_SEED_STEP = 1_000_003  # between the seeds of segments, so that close seeds of runs share none
+
+
+@dataclass(frozen=True)
+class TrainSpec:
+    """What the model depends on besides the data.
+
+    Parameters
+    ----------
+    objective : str
+        XGBoost's name, such as 'binary:logistic' or 'reg:squarederror'.
+    rounds : int
+        Rounds in total; a continued run adds what is missing to them.
+    params : mapping
+        Other parameters of XGBoost, checked by `params.check_params`.
+    seed : int
+        Seed of row and column sampling.
+    early_stopping : int, optional
+        Stop when the stopping metric on the last part has not improved for so many rounds.
+    metrics : tuple of str
+        XGBoost's metrics to follow; the last one stops. Empty: what suits the objective (`default_metrics`).
+    max_bin : int
+        Most bins of a feature, as in the matrix.
+    device : {'cpu', 'cuda'}
+        Where to train.
+    base_score : float, optional
+        The intercept, in the unit of the prediction; None lets XGBoost estimate it from the labels.
+    segment : int
+        Rounds between checkpoints, and of a segment where sampling needs segments.
+    """
+
+    objective: str
+    rounds: int
+    params: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    early_stopping: int | None = None
+    metrics: tuple[str, ...] = ()
+    max_bin: int = 256
+    device: str = "cpu"
+    base_score: float | None = None
+    segment: int = 50
+
+
+@wire.record
+@dataclass(frozen=True)
+class Checkpoint:
+    """Training after some rounds: all that is needed to go on.
+
+    Parameters
+    ----------
+    rounds : int
+        Rounds done.
+    model : numpy.ndarray
+        uint8, shape (n_bytes,): the model in UBJ.
+    history : dict
+        Part to metric to the value of each round.
+    best : int
+        Best iteration so far, from 0; the last one where no part is watched.
+    """
+
+    rounds: int
+    model: np.ndarray
+    history: History
+    best: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model.
+
+    Parameters
+    ----------
+    model : bytes
+        All rounds, in UBJ, with `best_iteration` as an attribute.
+    best_iteration : int
+        From 0; predictions use the rounds up to it.
+    rounds : int
+        Rounds in `model`.
+    history : dict
+        Part to metric to the value of each round.
+    finished : bool
+        False where `should_stop` ended the training before its time.
+    """
+
+    model: bytes
+    best_iteration: int
+    rounds: int
+    history: History
+    finished: bool = True
+
+
+def default_metrics(objective: str) -> tuple[str, ...]:
+    """Metrics to follow for an objective; the last one stops.
+
+    Examples
+    --------
+    >>> default_metrics("binary:logistic"), default_metrics("reg:squarederror")
+    (('auc', 'logloss'), ('rmse',))
+    """
+    if objective == "binary:logistic":
+        return ("auc", "logloss")
+    return ("rmse",) if objective == "reg:squarederror" else ()
+
+
+def maximised(metric: str) -> bool:
+    """Whether higher is better, by XGBoost's rule (`callback.EarlyStopping`).
+
+    Examples
+    --------
+    >>> [maximised(m) for m in ("auc", "ndcg@5", "logloss", "mape", "error@0.3")]
+    [True, True, False, False, False]
+    """
+    name = metric.split("@")[0].rstrip("-")
+    return name in _MAXIMISED
+
+
+def train(
+    spec: TrainSpec,
+    dtrain: xgboost.DMatrix,
+    evals: Sequence[tuple[xgboost.DMatrix, str]] = (),
+    *,
+    checkpoint: Callable[[Checkpoint], None] | None = None,
+    resume: Checkpoint | None = None,
+    on_round: Callable[[int, dict[str, dict[str, float]]], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Trained:
+    """Train until `spec.rounds` rounds are there, or early stopping or `should_stop` ends it.
+
+    Parameters
+    ----------
+    spec : TrainSpec
+        What to train.
+    dtrain : xgboost.DMatrix
+        The training part.
+    evals : sequence of (xgboost.DMatrix, str)
+        Parts to evaluate after each round, with their names; early stopping watches the last one.
+    checkpoint : callable, optional
+        Given a `Checkpoint` after each `spec.segment` rounds, and when `should_stop` ends the training at a
+        place from which it can be continued.
+    resume : Checkpoint, optional
+        Where to go on.
+    on_round : callable, optional
+        Given the number of rounds done and the metrics of the last one, by part.
+    should_stop : callable, optional
+        Asked after each round.
+
+    Raises
+    ------
+    ConfigError
+        If early stopping has no part or no metric to watch, or XGBoost refuses a parameter.
+    """
+    if spec.early_stopping is not None and not evals:
+        raise ConfigError(
+            f"model.early_stopping is {spec.early_stopping}, and there is no part to watch",
+            "Expected a validation part beside it",
+            "Set split.valid to a fraction such as 0.1, or remove model.early_stopping",
+        )
+    if resume is not None and resume.rounds > spec.rounds:
+        raise ConfigError(
+            f"The checkpoint has {resume.rounds} rounds and model.rounds is {spec.rounds}",
+            "Expected a checkpoint with at most as many rounds",
+            "Raise model.rounds, or start again with --fresh",
+        )
+    loop = _Loop(spec, dtrain, evals, resume)
+    while not loop.done:
+        values = loop.step()
+        if on_round is not None:
+            on_round(loop.rounds, values)
+        stop = should_stop is not None and not loop.done and should_stop()
+        if checkpoint is not None and (loop.at_boundary or (stop and not loop.segmented)):
+            checkpoint(loop.checkpoint())
+        if stop:
+            return loop.trained(finished=False)
+    return loop.trained(finished=True)
+
+
+def probe(spec: TrainSpec, feature_names: Sequence[str]) -> None:
+    """Ask XGBoost about all values of the parameters, on a matrix of four rows, before any work is done.
+
+    Raises
+    ------
+    ConfigError
+        If it refuses one.
+    """
+    rows = np.zeros((4, len(feature_names)), dtype=np.float32)
+    label = np.array([0, 1, 0, 1], dtype=np.float32)
+    try:
+        small = xgboost.QuantileDMatrix(rows, label=label, feature_names=list(feature_names), max_bin=spec.max_bin)
+    except xgboost.core.XGBoostError as error:
+        raise _explain(error) from error
+    _Loop(replace(spec, early_stopping=None), small, [(small, "valid")], None).step()
+
+
+class _Loop:
+    """State of the round loop."""
+
+    def __init__(
+        self,
+        spec: TrainSpec,
+        dtrain: xgboost.DMatrix,
+        evals: Sequence[tuple[xgboost.DMatrix, str]],
+        resume: Checkpoint | None,
+    ) -> None:
+        self._spec, self._dtrain, self._evals = spec, dtrain, list(evals)
+        self.segmented = _needs_segments(spec.params)
+        self.rounds = resume.rounds if resume else 0
+        self.best = resume.best if resume else 0
+        history = resume.history if resume else {}
+        self.history: History = {part: {m: list(v) for m, v in of.items()} for part, of in history.items()}
+        self._booster = self._open(bytearray(resume.model.tobytes()) if resume else None)
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds are there, or the best is too long ago."""
+        patience = self._spec.early_stopping
+        stale = patience is not None and self.rounds - 1 - self.best >= patience
+        return self.rounds >= self._spec.rounds or stale
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether a segment ends here."""
+        return self.rounds % self._spec.segment == 0
+
+    def step(self) -> dict[str, dict[str, float]]:
+        """Train one round; its metrics by part."""
+        if self.segmented and self.at_boundary and self.rounds:
+            self._booster = self._open(self._booster.save_raw("ubj"))
+        try:
+            self._booster.update(self._dtrain, self.rounds)
+            text = self._booster.eval_set(self._evals, self.rounds) if self._evals else ""
+        except (xgboost.core.XGBoostError, ValueError) as error:
+            raise _explain(error) from error
+        self.rounds += 1
+        if not self._evals:
+            self.best = self.rounds - 1
+            return {}
+        values = _parse(text)
+        for part, metrics in values.items():
+            for metric, value in metrics.items():
+                self.history.setdefault(part, {}).setdefault(metric, []).append(value)
+        self._watch()
+        return values
+
+    def checkpoint(self) -> Checkpoint:
+        """All that is needed to go on from here."""
+        raw = np.frombuffer(self._booster.save_raw("ubj"), dtype=np.uint8)
+        history = {part: {m: list(v) for m, v in of.items()} for part, of in self.history.items()}
+        return Checkpoint(self.rounds, raw, history, self.best)
+
+    def trained(self, finished: bool) -> Trained:
+        """What was trained, the best iteration bound to it."""
+        self._booster.set_attr(best_iteration=str(self.best))
+        raw = bytes(self._booster.save_raw("ubj"))
+        return Trained(raw, self.best, self.rounds, self.history, finished)
+
+    def _open(self, model: bytearray | None) -> xgboost.Booster:
+        params = _parameters(self._spec)
+        if self.segmented:
+            params["seed"] = (self._spec.seed + _SEED_STEP * (self.rounds // self._spec.segment)) % 2**31
+        matrices = [self._dtrain, *(matrix for matrix, _ in self._evals)]
+        try:
+            return xgboost.Booster(params, cache=matrices, model_file=model)
+        except (xgboost.core.XGBoostError, ValueError) as error:
+            raise _explain(error) from error
+
+    def _watch(self) -> None:
+        """Move the best iteration: XGBoost's rule, the first of equal values stays."""
+        watched = self.history[self._evals[-1][1]]
+        metric, values = next(reversed(watched.items()))
+        sign = 1 if maximised(metric) else -1
+        if len(values) == 1 or sign * values[-1] > sign * values[self.best]:
+            self.best = len(values) - 1
+
+
+def predict(
+    model: bytes | xgboost.Booster,
+    features: Array,
+    best_iteration: int,
+    output: Output = "value",
+    *,
+    nthread: int | None = None,
+) -> Array:
+    """Predict rows with the rounds up to the best.
+
+    Parameters
+    ----------
+    model : bytes or xgboost.Booster
+        UBJ whose digest was verified (parsing damaged bytes can end the process), or the booster `load` made of it.
+    features : Array
+        float32, shape (n_rows, n_features), columns as in training; NaN where missing.
+    best_iteration : int
+        From 0; rounds after it are not used.
+    output : {'probability', 'value', 'margin'}
+        'probability' and 'value' are the prediction in the unit of the target; 'margin' is the sum of the trees.
+
+    Returns
+    -------
+    Array
+        float32, shape (n_rows,).
+    """
+    booster = load(model, nthread=nthread) if isinstance(model, bytes) else model
+    return booster.inplace_predict(
+        features,
+        iteration_range=(0, best_iteration + 1),
+        predict_type="margin" if output == "margin" else "value",
+        missing=np.nan,
+        validate_features=False,
+    )
+
+
+def load(model: bytes, *, device: str = "cpu", nthread: int | None = None) -> xgboost.Booster:
+    """Booster from verified bytes."""
+    booster = xgboost.Booster({"device": device, **({} if nthread is None else {"nthread": nthread})})
+    booster.load_model(bytearray(model))
+    return booster
+
+
+def _needs_segments(params: Mapping[str, Any]) -> bool:
+    version = tuple(int(part) for part in xgboost.__version__.split(".")[:2])
+    return version < _EXACT_SEEDS and samples(params)
+
+
+def _parameters(spec: TrainSpec) -> dict[str, Any]:
+    """Everything that XGBoost is told."""
+    metrics = list(spec.metrics or default_metrics(spec.objective))
+    own: dict[str, Any] = {
+        "objective": spec.objective,
+        "device": spec.device,
+        "max_bin": spec.max_bin,
+        "seed": spec.seed,
+        "seed_per_iteration": True,
+    }
+    if metrics:
+        own["eval_metric"] = metrics
+    if spec.base_score is not None:
+        own["base_score"] = spec.base_score
+    return {"tree_method": "hist", **spec.params, **own}
+
+
+def _parse(text: str) -> dict[str, dict[str, float]]:
+    """``[0]<tab>valid-auc:0.5<tab>...`` as part to metric to value."""
+    values: dict[str, dict[str, float]] = {}
+    for item in text.split("\t")[1:]:
+        name, value = item.rsplit(":", 1)
+        part, metric = name.split("-", 1)
+        values.setdefault(part, {})[metric] = float(value)
+    return values
+
+
+def _explain(error: Exception) -> Exception:
+    """A refused parameter as the user's mistake, in XGBoost's words; anything else as it is."""
+    text = re.split(r"\n\s*\n|Stack trace", str(error))[0]
+    text = " ".join(re.sub(r"^\[[\d:]+\] \S+: ", "", text).split())
+    if not _REFUSED.search(text):
+        return error
+    return ConfigError(
+        f"XGBoost refuses a parameter: {text}",
+        "Expected values as its documentation of parameters gives them",
+        "Correct the value under model.params or model.objective",
+    )

@@ -1,0 +1,108 @@
+"""Build the matrix that XGBoost trains on from blocks: in core, or external with its pages on disk.
+
+Both kinds give the same model. The disk space that an external matrix takes is computed (`terms`) and compared with
+what is free before anything is built, because XGBoost ends the process when a disk is full. Its files lie in a folder
+of their own, which goes away with the matrix, and when building fails. Which kind, how many bins and whose cuts: the
+caller decides.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import xgboost
+
+from ..cache import Blocks
+from ..errors import DataError, ResourceError
+from ..units import format_bytes
+from .iterator import BlockIterator
+from .terms import matrix_bytes
+
+Kind = Literal["in_core", "external"]
+Matrix = xgboost.QuantileDMatrix | xgboost.ExtMemQuantileDMatrix
+
+
+def build(
+    blocks: Blocks,
+    *,
+    kind: Kind,
+    max_bin: int = 256,
+    ref: xgboost.DMatrix | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    nthread: int | None = None,
+) -> Matrix:
+    """Bin all blocks.
+
+    Parameters
+    ----------
+    blocks : Blocks
+        Rows to be held; read four times in core and three times external, one time less with `ref`.
+    kind : {'in_core', 'external'}
+        Where the binned rows lie: in memory, or in files below `directory`.
+    max_bin : int
+        Most bins of a feature; the same number has to be given in training.
+    ref : xgboost.DMatrix, optional
+        The matrix whose cuts are used: `cuts.reference` for cuts of our own, or the training matrix for validation.
+        None lets XGBoost find cuts from these blocks.
+    directory : path, optional
+        For 'external': where the folder with the files is made. The folder is removed with the matrix.
+    nthread : int, optional
+        Threads for XGBoost; all by default.
+
+    Raises
+    ------
+    ResourceError
+        If the disk of `directory` has less room than the external matrix takes: names both numbers.
+    DataError
+        If the blocks change between passes.
+    """
+    options: dict[str, Any] = {"max_bin": max_bin, "ref": ref, "nthread": nthread}
+    if kind == "in_core":
+        return _read(xgboost.QuantileDMatrix, BlockIterator(blocks, blocks.columns), blocks.n_rows, options)
+    if directory is None:
+        raise ValueError("an external matrix needs a directory")
+    check_disk(blocks, Path(directory), max_bin)
+    folder = tempfile.mkdtemp(prefix="tabgpu-matrix-", dir=directory)
+    iterator = BlockIterator(blocks, blocks.columns, cache_prefix=os.path.join(folder, "pages"))
+    try:
+        matrix = _read(xgboost.ExtMemQuantileDMatrix, iterator, blocks.n_rows, options)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(matrix, shutil.rmtree, folder, ignore_errors=True)  # runs at the interpreter's end too
+    return matrix
+
+
+def check_disk(blocks: Blocks, directory: Path, max_bin: int) -> None:
+    """Raise ResourceError if the external matrix of `blocks` does not fit on the disk of `directory`."""
+    needed = matrix_bytes(blocks.n_rows, blocks.n_features, max_bin, blocks.has_missing)
+    free = shutil.disk_usage(directory).free
+    if needed > free:
+        raise ResourceError(
+            f"The external matrix of {blocks.n_rows:,} rows and {blocks.n_features:,} features needs "
+            f"{format_bytes(needed)} on the disk of {str(directory)!r}, and {format_bytes(free)} are free there",
+            "Expected room for the binned features of all rows",
+            "Free space, set cache.dir to a larger disk, or raise memory.limit so that the matrix is kept in memory",
+        )
+
+
+def _read(made_by: Callable[..., Matrix], iterator: BlockIterator, n_rows: int, options: dict[str, Any]) -> Matrix:
+    try:
+        matrix = made_by(iterator, **options)
+    except Exception:
+        if iterator.interrupted is not None:
+            raise iterator.interrupted from None
+        raise
+    if matrix.num_row() != n_rows:  # an interrupt outside of our code ends a pass without a word
+        raise DataError(
+            f"The matrix holds {matrix.num_row():,} of {n_rows:,} rows",
+            "Expected all of them: the reading was interrupted, or the input changed while it was read",
+            "Run again when nothing writes to data.source any more",
+        )
+    return matrix

@@ -1,0 +1,240 @@
+"""Metrics of a part from its predictions: streamed, exact, and the same in any order.
+
+A state says everything about the rows that the metrics need, merges, and travels:
+
+* binary: a sorted table of distinct (prediction, weight, label) with the number of rows of each. All metrics are
+  computed from it at the end, in the table's order: nothing depends on the order of rows, and ties are seen whole.
+* regression: exact sums (`tabgpu.features.exact`) of the errors, their squares and the targets.
+
+A metric that cannot be computed, such as the AUC of a part with one class, is None with a reason and no error. These
+are the numbers that a run reports; the metrics that XGBoost watches in training are its own. XGBoost is not imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+
+from .. import wire
+from ..features import exact
+
+Task = Literal["binary", "regression"]
+State = Any  # BinaryState or RegressionState
+
+BINARY = ("auc", "average_precision", "logloss", "accuracy", "brier")
+REGRESSION = ("rmse", "mae", "r2")
+
+_EPSILON = float(np.finfo(np.float32).eps)  # scikit-learn's clip of float32 probabilities
+
+
+@wire.record
+@dataclass(frozen=True)
+class BinaryState:
+    """What is known of rows of two classes.
+
+    Parameters
+    ----------
+    keys : numpy.ndarray
+        uint64, sorted, distinct, shape (n,): 32 bits of the prediction in the order of its values, 31 of the weight,
+        one of the label.
+    counts : numpy.ndarray
+        int64, shape (n,): rows with this key. Together at most 16 bytes a row.
+    """
+
+    keys: np.ndarray
+    counts: np.ndarray
+
+
+@wire.record
+@dataclass(frozen=True)
+class RegressionState:
+    """What is known of rows with a numeric target: exact sums in units of ``2**-1074`` (see `tabgpu.features.exact`).
+
+    Parameters
+    ----------
+    rows : int
+        Number of rows.
+    weight, target, target_square, error, error_square : int
+        Sums over rows of w, w*y, w*y*y, w*|p-y| and w*(p-y)^2, each term rounded once to float64.
+    """
+
+    rows: int
+    weight: int
+    target: int
+    target_square: int
+    error: int
+    error_square: int
+
+
+@wire.record
+@dataclass(frozen=True)
+class Scores:
+    """Metrics of a part.
+
+    Parameters
+    ----------
+    values : dict
+        Metric to its value, None where there is none.
+    reasons : dict
+        Metric to the reason why there is none.
+    """
+
+    values: dict[str, float | None]
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+def observe(task: Task, prediction: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None) -> State:
+    """State of some rows.
+
+    Parameters
+    ----------
+    task : {'binary', 'regression'}
+        Which metrics.
+    prediction : numpy.ndarray
+        float32, shape (n,): probability of the positive class, or the predicted value.
+    label : numpy.ndarray
+        float32, shape (n,): 0 or 1, or the target.
+    weight : numpy.ndarray, optional
+        float32, shape (n,), finite and not negative. Rows of weight zero count nothing.
+    """
+    if weight is not None:
+        used = weight > 0
+        if not used.all():
+            prediction, label, weight = prediction[used], label[used], weight[used]
+    if task == "binary":
+        return _observe_binary(prediction, label, weight)
+    return _observe_regression(prediction, label, weight)
+
+
+def merge(left: State, right: State) -> State:
+    """State of both together; associative and commutative to the bit."""
+    if isinstance(left, RegressionState):
+        names = ("rows", "weight", "target", "target_square", "error", "error_square")
+        return RegressionState(**{name: getattr(left, name) + getattr(right, name) for name in names})
+    keys = np.concatenate([left.keys, right.keys])
+    counts = np.concatenate([left.counts, right.counts])
+    order = np.argsort(keys, kind="stable")  # two sorted runs: linear
+    keys, counts = keys[order], counts[order]
+    if not len(keys):
+        return left
+    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    return BinaryState(keys[first], np.add.reduceat(counts, first))
+
+
+def merge_all(states: Iterable[State]) -> State | None:
+    """State of all together, with a number of merges that grows as n log n with the rows; None of nothing."""
+    pending: list[tuple[int, State]] = []  # (number of states merged in it, state), like the digits of a binary number
+    for state in states:
+        size = 1
+        while pending and pending[-1][0] == size:
+            state = merge(pending.pop()[1], state)
+            size *= 2
+        pending.append((size, state))
+    total: State | None = None
+    for _, state in reversed(pending):
+        total = state if total is None else merge(state, total)
+    return total
+
+
+def finish(state: State) -> Scores:
+    """Metrics from the state of all rows.
+
+    Returns
+    -------
+    Scores
+        Binary: `auc`, `average_precision` (both exact, ties as in scikit-learn), `logloss` (natural, probabilities
+        clipped to the precision of float32), `accuracy` (positive where the probability is above 0.5), `brier`.
+        Regression: `rmse`, `mae`, `r2`. None, with a reason, where one cannot be computed.
+
+    Examples
+    --------
+    >>> p, y = np.array([0.1, 0.4, 0.35, 0.8], "float32"), np.array([0, 0, 1, 1], "float32")
+    >>> finish(observe("binary", p, y)).values["auc"]
+    0.75
+    >>> finish(observe("binary", p, np.zeros(4, "float32"))).reasons["auc"]
+    'all rows are of class 0'
+    """
+    return _finish_regression(state) if isinstance(state, RegressionState) else _finish_binary(state)
+
+
+def _observe_binary(prediction: np.ndarray, label: np.ndarray, weight: np.ndarray | None) -> BinaryState:
+    if not ((label == 0) | (label == 1)).all():
+        raise ValueError("labels of two classes are 0 and 1")
+    bits = (prediction.astype(np.float32) + np.float32(0)).view(np.uint32)  # -0.0 is 0.0
+    ordered = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))  # order of the bits is that of the values
+    weights = np.ones(len(label), np.float32) if weight is None else weight.astype(np.float32)
+    low = (weights.view(np.uint32) << np.uint32(1)) | label.astype(np.uint32)
+    keys, counts = np.unique((ordered.astype(np.uint64) << np.uint64(32)) | low, return_counts=True)
+    return BinaryState(keys, counts.astype(np.int64))
+
+
+def _finish_binary(state: BinaryState) -> Scores:
+    if not len(state.keys):
+        return _nothing(BINARY, "there are no rows")
+    high, low = (state.keys >> np.uint64(32)).astype(np.uint32), state.keys.astype(np.uint32)
+    value = np.where(high >> 31, high & np.uint32(2**31 - 1), ~high).view(np.float32).astype(np.float64)
+    if np.isnan(value).any():
+        return _nothing(BINARY, "some predictions are missing")
+    positive = (low & np.uint32(1)).astype(bool)
+    weight = (low >> np.uint32(1)).view(np.float32).astype(np.float64) * state.counts
+    total = weight.sum()
+    clipped = np.clip(value, _EPSILON, 1 - _EPSILON)
+    likelihood = np.log(np.where(positive, clipped, 1 - clipped))
+    values: dict[str, float | None] = {
+        "auc": None,
+        "average_precision": None,
+        "logloss": float(-(weight * likelihood).sum() / total),
+        "accuracy": float(weight[(value > 0.5) == positive].sum() / total),
+        "brier": float((weight * (value - positive) ** 2).sum() / total),
+    }
+    if positive.all() or not positive.any():
+        reason = f"all rows are of class {int(positive[0])}"
+        return Scores(values, {"auc": reason, "average_precision": reason})
+    first = np.flatnonzero(np.concatenate([[True], high[1:] != high[:-1]]))
+    hits = np.add.reduceat(np.where(positive, weight, 0.0), first)  # of each distinct prediction, upwards
+    misses = np.add.reduceat(np.where(positive, 0.0, weight), first)
+    below = np.cumsum(misses) - misses
+    values["auc"] = float((hits * (below + misses / 2)).sum() / (hits.sum() * misses.sum()))
+    hits, misses = hits[::-1], misses[::-1]
+    precision = np.cumsum(hits) / (np.cumsum(hits) + np.cumsum(misses))
+    values["average_precision"] = float((hits * precision).sum() / hits.sum())
+    return Scores(values)
+
+
+def _observe_regression(prediction: np.ndarray, label: np.ndarray, weight: np.ndarray | None) -> RegressionState:
+    target = label.astype(np.float64)
+    error = prediction.astype(np.float64) - target
+    if weight is None:
+        total, scale = len(label) << exact.UNIT, _unscaled
+    else:
+        wide = weight.astype(np.float64)
+        total, scale = exact.sum_exact(np, wide), lambda terms: terms * wide
+    sums = [exact.sum_exact(np, scale(terms)) for terms in (target, target * target, np.abs(error), error * error)]
+    return RegressionState(len(label), total, *sums)
+
+
+def _unscaled(terms: np.ndarray) -> np.ndarray:
+    return terms
+
+
+def _finish_regression(state: RegressionState) -> Scores:
+    if not state.weight:
+        return _nothing(REGRESSION, "there are no rows")
+    values: dict[str, float | None] = {
+        "rmse": float(Fraction(state.error_square, state.weight)) ** 0.5,
+        "mae": float(Fraction(state.error, state.weight)),
+        "r2": None,
+    }
+    spread = state.target_square - Fraction(state.target**2, state.weight)
+    if spread <= 0:
+        return Scores(values, {"r2": "all targets are equal"})
+    values["r2"] = float(1 - Fraction(state.error_square) / spread)
+    return Scores(values)
+
+
+def _nothing(names: tuple[str, ...], reason: str) -> Scores:
+    return Scores(dict.fromkeys(names), dict.fromkeys(names, reason))

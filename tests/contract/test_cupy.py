@@ -1,0 +1,93 @@
+"""All array code of the package, run once behind a stand-in for CuPy, makes only calls that CuPy takes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from contract.recorder import PACKAGE, RECORDER, XP, Call, DeviceArray, problems, to_device
+
+TESTS = Path(__file__).resolve().parent.parent
+SUITES = ["features", "data", "test_hashing.py", "test_columns.py"]  # what computes on `xp`
+
+
+@pytest.fixture(scope="module")
+def signatures() -> dict[str, Any]:
+    known: dict[str, Any] = json.loads((TESTS / "contract" / "cupy_signatures.json").read_text())
+    return known
+
+
+def record(folder: Path, *arguments: str) -> list[Call]:
+    """Run pytest behind the stand-in, in a process of its own; the calls that it recorded."""
+    file = folder / "calls.json"
+    options = ["-q", "-p", "no:cacheprovider", "--record-xp", str(file)]
+    command = [sys.executable, "-m", "pytest", *options, *arguments]
+    result = subprocess.run(command, cwd=TESTS.parent, env=os.environ, capture_output=True, text=True, check=False)
+    output = result.stdout + result.stderr
+    assert result.returncode == 0, output[-6000:]
+    rows = json.loads(file.read_text())
+    return [Call(n, p, tuple(k), tuple(a), w) for n, p, k, a, w in rows]
+
+
+def run_as_package(code: str, scope: dict[str, Any]) -> None:
+    """Run code as if it stood in line 2 of a module of the package."""
+    exec(compile(f"\n{code}", f"{PACKAGE}/features/misuse.py", "exec"), scope)
+
+
+def test_every_array_call_is_one_that_cupy_takes(tmp_path: Path, signatures: dict[str, Any]) -> None:
+    calls = record(tmp_path, *(str(TESTS / s) for s in SUITES if (TESTS / s).exists()))
+    assert len({c.where for c in calls}) > 50  # else nothing was recorded
+    assert problems(calls, signatures) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "complaint"),
+    [
+        ("xp.take(x, x, mode='clip')", "take: CuPy refuses the arguments: got an unexpected keyword argument 'mode'"),
+        ("xp.cumsum(x, 0, None, None, None)", "cumsum: CuPy refuses the arguments: too many positional arguments"),
+        ("xp.char.add", "char: CuPy has no such name"),
+        ("x.astype('f8', subok=1, kind='x') if 0 else x.dumps()", None),
+        (
+            "x.sort(axis=0, order=None)",
+            "ndarray.sort: CuPy refuses the arguments: got an unexpected keyword argument 'order'",
+        ),
+        ("x + np.arange(3)", "add: an array of the host (int64) among those of the device"),
+        ("np.where(x > 1, x, np.zeros(3))", "where: an array of the host (float64) among those of the device"),
+        ("xp.minimum(x, [1, 2, 3])", "minimum: a list in place of an array"),
+        ("xp.asarray(x).astype('U4')", None),
+        ("xp.add.at(x, x, 1)", "ufunc.at: orders of addition differ; use bincount"),
+        ("x.__setitem__(slice(3), np.zeros(3))", "ndarray.__setitem__: an array of the host (float64) among those"),
+        ("xp.asarray(x.astype(object))", "CuPy has no dtype object"),
+        ("xp.where(x > 1, x, 0).sum() + xp.bincount(x, minlength=4)[0]", None),
+        ("{int(x.max()): xp.searchsorted(x, x, side='right')}", None),
+    ],
+)
+def test_a_misuse_is_named(code: str, complaint: str | None, signatures: dict[str, Any]) -> None:
+    before = len(RECORDER.calls)
+    with contextlib.suppress(TypeError):  # NumPy refuses some of them itself, after they were recorded
+        run_as_package(code, {"xp": XP, "np": np, "x": to_device(np.arange(3))})
+    found = problems(list(RECORDER.calls)[before:], signatures)
+    if complaint is None:
+        assert not found
+    else:
+        assert any(complaint in f for f in found)
+        assert all(f.startswith("features/misuse.py:2: ") for f in found)
+
+
+def test_the_device_behaves_as_cupy_does() -> None:
+    x = to_device(np.arange(3))
+    run_as_package("t = x.max(); y = x[1]; x += y; h = x.get()", scope := {"x": x, "np": np})
+    assert all(isinstance(scope[name], DeviceArray) and scope[name].shape == () for name in "ty")
+    assert type(scope["h"]) is np.ndarray
+    assert scope["x"] is x
+    assert x.tolist() == [1, 2, 3]
+    assert hasattr(x, "__cuda_array_interface__")
+    with pytest.raises(TypeError, match="unhashable"):
+        run_as_package("{t}", scope)
