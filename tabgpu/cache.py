@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -55,8 +55,7 @@ class Block:
         return len(self.label)
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     """Where one block lies in the file, and what it has to hash to."""
 
     n_rows: int
@@ -140,8 +139,7 @@ class BlockWriter:
     --------
     >>> import numpy as np
     >>> with BlockWriter(["a"], block_rows=2) as writer:
-    ...     for part in np.arange(5, dtype="float32").reshape(5, 1):
-    ...         writer.append(Block(part.reshape(1, 1), part))
+    ...     writer.append(Block(np.zeros((5, 1), "float32"), np.arange(5, dtype="float32")))
     ...     blocks = writer.finish()
     >>> [block.label.tolist() for block in blocks]
     [[0.0, 1.0], [2.0, 3.0], [4.0]]
@@ -225,9 +223,8 @@ class BlockWriter:
             self._open = self._new()  # the store keeps the old one
 
     def _check(self, block: Block) -> None:
-        shape = (block.n_rows, len(self.columns))
-        if block.features.shape != shape or (block.weight is None) == self.has_weight:
-            raise ValueError(f"features are {block.features.shape}, expected {shape}, weights {self.has_weight}")
+        if block.features.shape != (block.n_rows, len(self.columns)) or (block.weight is None) == self.has_weight:
+            raise ValueError(f"features are {block.features.shape}, names {self.columns}, weights {self.has_weight}")
         drop = "Drop such rows with data.filter, for example 'not missing(target)'"
         _refuse(~np.isfinite(block.label), "a missing or infinite target", drop)
         if block.weight is not None:
@@ -355,10 +352,10 @@ class _File:
     def _full(self, error: OSError, needed: int) -> Exception:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             return error
-        free = shutil.disk_usage(self._directory).free
+        place, free = str(self._directory), format_bytes(shutil.disk_usage(self._directory).free)
         return ResourceError(
-            f"The feature cache needs {format_bytes(needed)} on the disk of {str(self._directory)!r}, of which "
-            f"{format_bytes(self._reserved)} are taken, and {format_bytes(free)} are free there",
+            f"The feature cache needs {format_bytes(needed)} on the disk of {place!r}, of which "
+            f"{format_bytes(self._reserved)} are taken, and {free} are free there",
             "Expected room for all features of all rows",
             "Free space, set cache.dir to a larger disk, or raise memory.limit to keep the cache in memory",
         )

@@ -20,16 +20,17 @@ This module knows no engine: it uses array methods alone. It is used by everythi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Array = Any  # a 1-D (or, where said, 2-D) numpy.ndarray or cupy.ndarray
 ArrayModule = Any  # numpy or cupy
+_T = TypeVar("_T")
 Kind = Literal["numeric", "categorical", "datetime"]
 
 
@@ -132,6 +133,25 @@ class Chunk:
     columns: Mapping[str, Column]
     identity: Array
     xp: ArrayModule = field(repr=False, compare=False)
+    _memory: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def remember(self, what: Hashable, columns: tuple[Column, ...], make: Callable[[], _T]) -> _T:
+        """Return what `make` makes of these columns, made once for this chunk and those with the same rows.
+
+        Parameters
+        ----------
+        what : hashable
+            Which answer it is.
+        columns : tuple of Column
+            What it is made of, besides the rows' identity.
+        make : callable
+            Makes it.
+        """
+        key = (what, *map(id, columns))
+        if key not in self._memory:
+            self._memory[key] = (columns, make())  # the columns stay, so that no other can take over their ids
+        answer: _T = self._memory[key][1]
+        return answer
 
     @property
     def n_rows(self) -> int:
@@ -146,7 +166,8 @@ class Chunk:
 
     def take(self, rows: Array) -> Chunk:
         """Pick rows of every column by a bool mask, an index array or a slice."""
-        return replace(self, columns={n: c.take(rows) for n, c in self.columns.items()}, identity=self.identity[rows])
+        columns = {n: c.take(rows) for n, c in self.columns.items()}
+        return replace(self, columns=columns, identity=self.identity[rows], _memory={})
 
     def select(self, names: Iterable[str]) -> Chunk:
         """Keep the named columns alone, in the order given."""

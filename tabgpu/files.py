@@ -98,7 +98,7 @@ class Part:
 
     def __str__(self) -> str:
         first, last = self.groups[0], self.groups[-1]
-        return f"{self.file.name}, row group {first}" + (f" to {last}" if last > first else "")
+        return f"{self.file.name}, " + (f"row group {first}" if first == last else f"row groups {first} to {last}")
 
 
 def find(source: str | Sequence[str], base_dir: Path, key: str) -> list[File]:

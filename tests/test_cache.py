@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import tracemalloc
@@ -155,6 +156,16 @@ def test_full_disk_says_needed_and_free(tmp_path: Path, known: bool) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_nothing_is_written_before_there_is_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+    def refuse(handle: int, offset: int, size: int) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(ResourceError if error == errno.ENOSPC else OSError):
+        write(rows(200), [], 100, tmp_path)
 
 
 def test_space_is_reserved_first_and_the_rest_given_back(tmp_path: Path) -> None:

@@ -204,4 +204,4 @@ def test_parts_hold_every_row_once_in_order(files: list[list[int]], part_rows: i
 def test_parts_travel_and_name_themselves() -> None:
     parts = make_parts([Footer(File("/d/x", "x", (("zip", None),)), pa.schema([]), (5, 5, 9), (1, 1, 1))], 10)
     assert wire.unpack(wire.pack(parts)) == parts
-    assert [str(p) for p in parts] == ["x, row group 0 to 1", "x, row group 2"]
+    assert [str(p) for p in parts] == ["x, row groups 0 to 1", "x, row group 2"]

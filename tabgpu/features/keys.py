@@ -10,9 +10,8 @@ keys walk through memory in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,6 @@ from ..columns import Array, ArrayModule, Chunk, Column
 from ..hashing import MISSING_KEY, argsort_keys, combine, splitmix64, value_keys
 from .counts import to_host
 
-_T = TypeVar("_T")
 _DENSE = 4  # codes are compacted when there are more than this many of them a row
 _FLAGS = 64  # compaction marks a table of up to this many places a row; beyond, it sorts
 
@@ -90,7 +88,7 @@ def local_keys(chunk: Chunk, columns: tuple[str, ...]) -> tuple[Array, Array]:
 
 def local_groups(chunk: Chunk, columns: tuple[str, ...]) -> Groups:
     """`local_keys` with the values of the groups."""
-    return remember(chunk, ("groups", columns), lambda: _groups(chunk, columns))
+    return chunk.remember("groups", tuple(chunk[c] for c in columns), lambda: _groups(chunk, columns))
 
 
 def fold_of(chunk: Chunk, folds: int, seed: int) -> Array:
@@ -115,15 +113,7 @@ def fold_of(chunk: Chunk, folds: int, seed: int) -> Array:
         mixed = splitmix64(chunk.identity ^ np.uint64(splitmix64(seed)))
         return (mixed % np.uint64(folds)).astype("int16")
 
-    return remember(chunk, ("fold", folds, seed), make)
-
-
-def remember(chunk: Chunk, what: tuple[Any, ...], make: Callable[[], _T]) -> _T:
-    """Return what `make` makes, made once for each chunk; kept beside its fields, as `cached_property` does."""
-    memory: dict[tuple[Any, ...], _T] = vars(chunk).setdefault("_remembered", {})
-    if what not in memory:
-        memory[what] = make()
-    return memory[what]
+    return chunk.remember(("fold", folds, seed), (), make)
 
 
 def _groups(chunk: Chunk, columns: tuple[str, ...]) -> Groups:

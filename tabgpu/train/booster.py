@@ -1,12 +1,9 @@
 """The round loop of XGBoost: exactly so many rounds, early stopping, checkpoints that continue to the same model.
 
-A run that is interrupted and continued from any checkpoint ends with the bytes it would have had:
-
-* without row or column sampling, continuing is exact in every version of XGBoost;
-* with sampling, XGBoost from 3.4 repeats it where each round draws from its own seed (``seed_per_iteration``);
-* with sampling, older versions do not. There training always runs in segments of `TrainSpec.segment` rounds,
-  each by a new booster with a seed of its own that starts from the last one's bytes, whether interrupted or not. A
-  checkpoint is then the end of a segment, and the length of segments is part of what the model depends on.
+A run that is interrupted after any round and continued from its checkpoint ends with the bytes it would have had. Each
+round draws its rows and columns from its own seed (``seed_per_iteration``), which is enough for XGBoost from 3.4 on.
+Before, the tree updater also kept a stream of random numbers from round to round, which no saved model holds; there it
+is made anew before each round where anything is drawn (`_renew`).
 
 The history of the metrics and the best iteration are ours and part of each checkpoint: XGBoost forgets them. Every
 prediction is bound to the rounds up to the best. Matrices come from `matrix`; saving and digests are for others.
@@ -31,14 +28,14 @@ History = dict[str, dict[str, list[float]]]  # part, metric, value of each round
 Output = Literal["probability", "value", "margin"]
 
 _MAXIMISED = ("auc", "aucpr", "pre", "map", "ndcg")
-_EXACT_SEEDS = (3, 4)  # from this version on, sampling depends on the seed and the round alone
+_VERSION = tuple(int(part) for part in xgboost.__version__.split(".")[:2])
+_EXACT_SEEDS = (3, 4)  # from this version on, what a round draws depends on the seed and the round alone
 _REFUSED = re.compile("[Pp]arameter|Invalid Input|Unknown (objective|metric|gbm)|[Cc]onstrain|max_bin")
-_SEED_STEP = 1_000_003  # between the seeds of segments, so that close seeds of runs share none
 
 
 @dataclass(frozen=True)
 class TrainSpec:
-    """What the model depends on besides the data.
+    """What to train, besides the data.
 
     Parameters
     ----------
@@ -61,7 +58,7 @@ class TrainSpec:
     base_score : float, optional
         The intercept, in the unit of the prediction; None lets XGBoost estimate it from the labels.
     segment : int
-        Rounds between checkpoints, and of a segment where sampling needs segments.
+        Rounds between checkpoints; the model does not depend on it.
     """
 
     objective: str
@@ -170,8 +167,7 @@ def train(
     evals : sequence of (xgboost.DMatrix, str)
         Parts to evaluate after each round, with their names; early stopping watches the last one.
     checkpoint : callable, optional
-        Given a `Checkpoint` after each `spec.segment` rounds, and when `should_stop` ends the training at a
-        place from which it can be continued.
+        Given a `Checkpoint` after each `spec.segment` rounds, and when `should_stop` ends the training.
     resume : Checkpoint, optional
         Where to go on.
     on_round : callable, optional
@@ -202,7 +198,7 @@ def train(
         if on_round is not None:
             on_round(loop.rounds, values)
         stop = should_stop is not None and not loop.done and should_stop()
-        if checkpoint is not None and (loop.at_boundary or (stop and not loop.segmented)):
+        if checkpoint is not None and (stop or loop.rounds % spec.segment == 0):
             checkpoint(loop.checkpoint())
         if stop:
             return loop.trained(finished=False)
@@ -237,7 +233,7 @@ class _Loop:
         resume: Checkpoint | None,
     ) -> None:
         self._spec, self._dtrain, self._evals = spec, dtrain, list(evals)
-        self.segmented = _needs_segments(spec.params)
+        self._renews = _VERSION < _EXACT_SEEDS and samples(spec.params)
         self.rounds = resume.rounds if resume else 0
         self.best = resume.best if resume else 0
         history = resume.history if resume else {}
@@ -251,16 +247,11 @@ class _Loop:
         stale = patience is not None and self.rounds - 1 - self.best >= patience
         return self.rounds >= self._spec.rounds or stale
 
-    @property
-    def at_boundary(self) -> bool:
-        """Whether a segment ends here."""
-        return self.rounds % self._spec.segment == 0
-
     def step(self) -> dict[str, dict[str, float]]:
         """Train one round; its metrics by part."""
-        if self.segmented and self.at_boundary and self.rounds:
-            self._booster = self._open(self._booster.save_raw("ubj"))
         try:
+            if self._renews:
+                _renew(self._booster)
             self._booster.update(self._dtrain, self.rounds)
             text = self._booster.eval_set(self._evals, self.rounds) if self._evals else ""
         except (xgboost.core.XGBoostError, ValueError) as error:
@@ -290,8 +281,6 @@ class _Loop:
 
     def _open(self, model: bytearray | None) -> xgboost.Booster:
         params = _parameters(self._spec)
-        if self.segmented:
-            params["seed"] = (self._spec.seed + _SEED_STEP * (self.rounds // self._spec.segment)) % 2**31
         matrices = [self._dtrain, *(matrix for matrix, _ in self._evals)]
         try:
             return xgboost.Booster(params, cache=matrices, model_file=model)
@@ -350,9 +339,15 @@ def load(model: bytes, *, device: str = "cpu", nthread: int | None = None) -> xg
     return booster
 
 
-def _needs_segments(params: Mapping[str, Any]) -> bool:
-    version = tuple(int(part) for part in xgboost.__version__.split(".")[:2])
-    return version < _EXACT_SEEDS and samples(params)
+def _renew(booster: xgboost.Booster) -> None:
+    """Make the tree updater anew, and with it its random numbers; trees and cached predictions stay.
+
+    XGBoost keeps an updater as long as the method is the same, and configures itself when it is asked for its
+    configuration. Costs a millisecond or so; starting from the saved model would cost all predictions.
+    """
+    booster.set_param({"tree_method": "approx"})
+    booster.save_config()
+    booster.set_param({"tree_method": "hist"})
 
 
 def _parameters(spec: TrainSpec) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def reference(
         At most `max_bin` rows. Shorter columns are filled up with their last value and not with NaN, though a matrix
         built with this one finds from its own rows alone whether values are missing.
     """
-    columns = [bin_starts(sample[:, j], max_bin) for j in range(sample.shape[1])]
+    columns = [bin_starts(column, max_bin) for column in np.ascontiguousarray(sample.T)]
     small = np.empty((max(map(len, columns)), len(columns)), dtype=np.float32)
     for j, column in enumerate(columns):
         small[: len(column), j] = column

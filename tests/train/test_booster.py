@@ -98,12 +98,36 @@ def test_seeds_matter_where_there_is_sampling_alone() -> None:
     assert len(models) == 2
 
 
-def test_segments_differ_from_each_other() -> None:
-    """Segments that began with the same seed would draw the same rows again."""
-    kept: list[Checkpoint] = []
-    run(spec(12, params={"subsample": 0.3, "eta": 1e-6}), checkpoint=kept.append)
-    dump = load(kept[-1].model.tobytes()).get_dump()
-    assert dump[0].split("[")[1] != dump[4].split("[")[1] or dump[1].split("[")[1] != dump[5].split("[")[1]
+def test_every_round_draws_anew() -> None:
+    dump = load(run(spec(32, params={"colsample_bytree": 0.17, "max_depth": 1})).model).get_dump()
+    columns = [tree.split("[")[1].split("<")[0] for tree in dump]
+    assert set(columns) == set(NAMES)
+    assert all(len({tuple(columns[i : i + k]) for i in range(0, 32, k)}) > 1 for k in (1, 2, 4, 8))
+
+
+def test_the_model_does_not_depend_on_checkpoints() -> None:
+    models = {run(spec(params={"subsample": 0.5, "colsample_bynode": 0.5}, segment=k)).model for k in (1, 4, 50)}
+    assert len(models) == 1
+
+
+def test_sampling_costs_no_accuracy() -> None:
+    """Rows drawn anew each round are as good as those that XGBoost would draw."""
+    first, second, _ = parts()
+    params = {"subsample": 0.5, "max_depth": 3, "eta": 0.1, "nthread": 1, "objective": "binary:logistic"}
+    losses: list[list[float]] = [[], []]
+    for seed in range(5):
+        found: dict[str, dict[str, list[float]]] = {}
+        xgboost.train(
+            {**params, "seed": seed}, first, 30, evals=[(second, "valid")], evals_result=found, verbose_eval=False
+        )
+        losses[0].append(found["valid"]["logloss"][-1])
+        losses[1].append(run(spec(30, params={**params, "eta": 0.1}, seed=seed)).history["valid"]["logloss"][-1])
+    assert np.mean(losses[1]) == pytest.approx(np.mean(losses[0]), rel=0.03)
+
+
+def test_the_first_of_equal_rounds_is_the_best() -> None:
+    trained = run(spec(20, early_stopping=4, metrics=("error",), params={"eta": 1e-9}))
+    assert (trained.best_iteration, trained.rounds) == (0, 5)
 
 
 def test_early_stopping_is_that_of_xgboost() -> None:

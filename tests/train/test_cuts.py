@@ -67,6 +67,12 @@ def test_xgboost_takes_the_cuts_as_meant(sample: np.ndarray, max_bin: int) -> No
         assert used[-1] >= starts[-1]
 
 
+def test_there_is_one_zero() -> None:
+    for zeros in ([0.0, -0.0], [-0.0, 0.0]):
+        starts = bin_starts(np.array([*zeros, 1], "float32"), 8)
+        assert not np.signbit(starts).any()
+
+
 def test_evenly_many_rows_a_bin() -> None:
     column = np.random.default_rng(0).standard_normal(50_000).astype("float32")
     starts = bin_starts(column, 256)

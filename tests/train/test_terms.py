@@ -61,7 +61,7 @@ def anonymous():
     status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
     return int(status["RssAnon"].split()[0]) * 1024
 
-def run(rows, peak):
+def run(rows):
     random = np.random.default_rng(0)
     names = [f"f{j}" for j in range(30)]
     with BlockWriter(names, 20_000, directory=sys.argv[1]) as writer:
@@ -74,7 +74,7 @@ def run(rows, peak):
     train(TrainSpec("binary:logistic", 2, {"nthread": 1}), matrix.build(blocks, kind="in_core", ref=ref, nthread=1))
     return base
 
-run(1000, [0])
+run(1000)
 peak, running = [0], True
 def watch():
     while running:
@@ -82,7 +82,7 @@ def watch():
         time.sleep(0.002)
 thread = threading.Thread(target=watch)
 thread.start()
-base = run(200_000, peak)
+base = run(400_000)
 running = False
 thread.join()
 print(peak[0] - base)
@@ -95,5 +95,5 @@ def test_prediction_is_near_what_is_measured(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MEASURE, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     measured = int(done.stdout)
-    predicted = total(n_rows=200_000)
+    predicted = total(n_rows=400_000)
     assert 0.75 < predicted / measured < 1.25
