@@ -341,6 +341,7 @@ def plan_of(a: Assembled, d: Design, hardware: Hardware, learned: Learned | None
         None if pipeline.memory.chunk_rows == "auto" else int(pipeline.memory.chunk_rows),
         pipeline.model.params if pipeline.model else None,
         int(pipeline.model.params.get("max_bin", 256)) if pipeline.model else 256,
+        pipeline.model.cuts if pipeline.model else "own",
     )
     shape = DataShape(
         a.n_rows,

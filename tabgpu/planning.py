@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .errors import ResourceError
-from .train.terms import matrix_terms
+from .terms import matrix_terms
 from .units import format_bytes, format_rows
 from .wire import record
 
@@ -30,6 +30,7 @@ LIBRARY_BYTES = 130_000_000
 CHUNKS_IN_FLIGHT = 3
 _MIN_CHUNK_ROWS, _MAX_CHUNK_ROWS = 1_000, 500_000
 _CHUNK_SHARE = 16  # a chunk takes at most 1/16 of the limit
+_BLOCK_BYTES = 4_000_000  # small enough for the processor's cache; 0.09 against 0.28 CPU-s for 10 MB, 30M cells
 _MEMORY_CACHE_SHARE = 8  # the cache stays in memory up to 1/8 of the limit
 
 
@@ -78,6 +79,7 @@ class Plan:
     runner: str
     workers: int
     chunk_rows: int
+    block_rows: int
     passes: tuple[dict[str, Any], ...]
     matrix: Literal["in_core", "external"] | None
     cache: str | None
@@ -102,6 +104,7 @@ class Plan:
             "workers": self.workers,
             "rows": self.n_rows,
             "chunk_rows": self.chunk_rows,
+            "block_rows": self.block_rows,
             "passes": list(self.passes),
             "matrix": self.matrix,
             "cache": self.cache,
@@ -135,6 +138,8 @@ class Settings:
         XGBoost's parameters; None for ``model: null``.
     max_bin : int
         Bins a feature.
+    cuts : {'own', 'exact'}
+        Whose cuts: XGBoost's own take a sketch of all rows.
     """
 
     engine: tuple[str, str]
@@ -143,6 +148,7 @@ class Settings:
     chunk_rows: int | None
     params: Mapping[str, Any] | None
     max_bin: int = 256
+    cuts: Literal["own", "exact"] = "own"
 
 
 def choose_chunk_rows(shape: DataShape, limit: int) -> tuple[int, str]:
@@ -241,6 +247,7 @@ def make(shape: DataShape, settings: Settings, work: Work, learned: Learned | No
     matrix: Literal["in_core", "external"] | None = None
     cache = None
     cache_bytes = 0
+    block_rows = max(_MIN_CHUNK_ROWS, _BLOCK_BYTES // (4 * (n_features + 2)))
     if settings.params is not None:
         used = learned.used_rows if learned else shape.n_rows
         cache_bytes = used * 4 * (n_features + 2)
@@ -248,7 +255,7 @@ def make(shape: DataShape, settings: Settings, work: Work, learned: Learned | No
         kept = [Term("cache", cache_bytes, cache_bytes)] if cache == "memory" else []
         before = [*base, Term("fitted features", size, high), *kept]
         rows = (learned.train_rows, used - learned.train_rows) if learned else (used, 0)
-        matrix, training = _choose_matrix(before, rows, settings, n_features, chunk_rows)
+        matrix, training = _choose_matrix(before, rows, settings, n_features, block_rows)
         stages.append(training)
         reasons += [
             f"cache in {cache}: the features take {format_bytes(cache_bytes)}, "
@@ -261,6 +268,7 @@ def make(shape: DataShape, settings: Settings, work: Work, learned: Learned | No
         runner=settings.runner[0],
         workers=1,
         chunk_rows=chunk_rows,
+        block_rows=block_rows,
         passes=work.passes,
         matrix=matrix,
         cache=cache,
@@ -278,7 +286,7 @@ def make(shape: DataShape, settings: Settings, work: Work, learned: Learned | No
 
 
 def _choose_matrix(
-    before: list[Term], rows: tuple[int, int], settings: Settings, n_features: int, chunk_rows: int
+    before: list[Term], rows: tuple[int, int], settings: Settings, n_features: int, block_rows: int
 ) -> tuple[Literal["in_core", "external"], list[Term]]:
     """In core where it fits, else external. Features are taken to have missing values: bins then cost four bytes."""
     kinds: tuple[Literal["in_core", "external"], ...] = ("in_core", "external")
@@ -289,7 +297,8 @@ def _choose_matrix(
             max_bin=settings.max_bin,
             has_missing=True,
             kind=kind,
-            block_rows=chunk_rows,
+            block_rows=block_rows,
+            cuts=settings.cuts,
             params=settings.params,
         )
         stage = before + [Term(name, size, size) for name, size in terms.items()]

@@ -127,7 +127,7 @@ def train_model(
     found: Survey,
     watch: Watch,
 ) -> Outcome:
-    """Make blocks of all used rows, train on them, and evaluate every side."""
+    """Make blocks of all used rows, train on them, and evaluate every side; `probe_model` has come before."""
     from .train.run import evaluate, fit_booster
 
     model = a.pipeline.model
@@ -142,7 +142,7 @@ def train_model(
             side: stack.enter_context(
                 BlockWriter(
                     d.features,
-                    plan.chunk_rows,
+                    plan.block_rows,
                     has_weight=weight is not None,
                     directory=on_disk,
                     n_rows=found.rows[side],
@@ -167,6 +167,23 @@ def train_model(
     return Outcome(trained, metrics)
 
 
+def probe_model(a: Assembled, d: Design, plan: Plan) -> None:
+    """Ask XGBoost about the parameters before any row is read.
+
+    Raises
+    ------
+    ConfigError
+        If XGBoost is not installed, or refuses a value.
+    """
+    from .train import require_xgboost
+
+    if a.pipeline.model:
+        require_xgboost()
+        from .train.run import probe
+
+        probe(_model_options(a.pipeline.model, plan, a.engine.device).spec, d.features)
+
+
 def _model_options(model: config.Model, plan: Plan, device: str) -> ModelOptions:
     from .train.run import ModelOptions, TrainSpec, check_params
 
@@ -181,7 +198,7 @@ def _model_options(model: config.Model, plan: Plan, device: str) -> ModelOptions
         (metric,) if isinstance(metric, str) else tuple(metric),
         int(params.pop("max_bin", 256)),
         device,
-        segment=model.checkpoint_every,
+        checkpoint_every=model.checkpoint_every,
     )
     return ModelOptions(spec, model.cuts, plan.matrix or "in_core")
 

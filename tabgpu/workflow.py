@@ -22,7 +22,16 @@ from .planning import Learned, Plan
 from .run_folder import RunFolder, fingerprint, git_revision, versions
 from .schema import unify
 from .scoring import What, score_files
-from .stages import Watch, fit_features, fitted_bytes, save_bundle, take_survey, train_model, write_features
+from .stages import (
+    Watch,
+    fit_features,
+    fitted_bytes,
+    probe_model,
+    save_bundle,
+    take_survey,
+    train_model,
+    write_features,
+)
 from .units import format_bytes, format_rows, format_seconds, parse_share
 
 Source = str | Path | Mapping[str, Any] | Pipeline
@@ -138,7 +147,9 @@ def run(
     hardware = hardware or SystemHardware()
     pipeline = load_pipeline(source, set)
     a = assemble(pipeline, read_tables=True, sample=None if sample is None else parse_share(sample, "--sample"))
-    first = plan_of(a, design(a), hardware)
+    d = design(a)
+    first = plan_of(a, d, hardware)
+    probe_model(a, d, first)
     output = pipeline.base_dir / Path(pipeline.output).expanduser()
     with (
         RunFolder.create(output, pipeline.name, pipeline.digest) as folder,

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "tabgpu"
 LAYERS = {
     **dict.fromkeys(["errors", "units"], 1),
     **dict.fromkeys(["config", "files", "hardware", "wire"], 2),
-    **dict.fromkeys(["columns", "schema", "hashing", "engine", "planning", "train.terms"], 3),
+    **dict.fromkeys(["columns", "schema", "hashing", "engine", "planning", "terms"], 3),
     **dict.fromkeys(["data", "features"], 4),
     **dict.fromkeys(["train", "cache", "runners", "survey", "fit"], 5),
     **dict.fromkeys(["bundle", "run_folder", "supervise", "assemble", "model", "scoring", "stages"], 6),

@@ -35,10 +35,8 @@ def test_a_plan_keeps_to_the_limit_or_says_that_it_cannot(n_rows: int, limit: in
     shape = DataShape(n_rows, 1, row_bytes, 100_000, 0)
     try:
         made = make(shape, settings_of(limit), WORK)
-    except ResourceError as error:
-        assert error.exit_code == 4
-        assert "libraries" in error.happened
-        return
+    except ResourceError:
+        return  # what it says is tested below
     assert sum(t.bytes for t in made.terms) == made.peak_bytes <= limit
     assert all(0 <= t.bytes <= t.high for t in made.terms)
     printed = made.to_json()
@@ -69,5 +67,7 @@ def test_what_was_learned_takes_the_place_of_bounds() -> None:
 
 
 def test_no_model_needs_no_matrix() -> None:
-    made = make(DataShape(10**6, 1, 130, 10**5, 0), Settings(("cpu", ""), ("serial", ""), (10**9, ""), None, None), WORK)
+    made = make(
+        DataShape(10**6, 1, 130, 10**5, 0), Settings(("cpu", ""), ("serial", ""), (10**9, ""), None, None), WORK
+    )
     assert (made.matrix, made.cache, made.cache_bytes) == (None, None, 0)

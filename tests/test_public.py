@@ -8,10 +8,26 @@ from importlib.metadata import version
 
 import tabgpu
 
-NAMES = """
-    ClusterError ConfigError DataError GateError LockedError Model Pipeline ResourceError Run TabgpuError
-    inspect load plan preview run score steps transform
-""".split()
+NAMES = [
+    "ClusterError",
+    "ConfigError",
+    "DataError",
+    "GateError",
+    "LockedError",
+    "Model",
+    "Pipeline",
+    "ResourceError",
+    "Run",
+    "TabgpuError",
+    "inspect",
+    "load",
+    "plan",
+    "preview",
+    "run",
+    "score",
+    "steps",
+    "transform",
+]
 
 
 def test_public_names() -> None:

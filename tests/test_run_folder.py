@@ -387,7 +387,7 @@ def test_a_fingerprint_differs_when_the_file_does(tmp_path: Path) -> None:
 
 
 def test_versions_are_found_without_importing() -> None:
-    code = "import sys; from tabgpu.run_folder import versions; v = versions(); print('xgboost' in sys.modules, v['pyarrow'])"
+    code = "import sys; from tabgpu.run_folder import versions as v; print('xgboost' in sys.modules, v()['pyarrow'])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", versions()["pyarrow"]]
     assert "python" in versions()

@@ -30,10 +30,14 @@ class Engine(Protocol):
     def read(self, part: Part, columns: Sequence[ColumnType], chunk_rows: int) -> Iterator[dict[str, Column]]:
         """Read a part as chunks of up to `chunk_rows` rows, in order.
 
+        Columns come in the order asked for. One that the file lacks has the value that its folder gives, or is missing.
+        Levels are distinct and not more than the chunk's rows. Values behind a mask are undefined.
+
         Raises
         ------
         DataError
-            If the file is damaged, or a value does not fit the column's type: names file, row group and column.
+            If the file is damaged or not the one that the part was made of, or a value does not fit the column's type:
+            names file, row groups and column.
         """
 
     def from_arrow(self, table: pa.Table, columns: Sequence[ColumnType], where: str) -> dict[str, Column]:
@@ -49,7 +53,10 @@ class Engine(Protocol):
         """Copy to, or view on, the device."""
 
     def matrix(self, columns: Mapping[str, Column], names: Sequence[str], n_rows: int) -> Array:
-        """2-D float32 array (n_rows, len(names)), C order, NaN where missing: what XGBoost is fed."""
+        """2-D float32 array (n_rows, len(names)), C order, NaN where missing: what XGBoost is fed.
+
+        What float32 cannot hold becomes inf, for the caller to refuse.
+        """
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Whether an error means that this engine's memory did not suffice."""

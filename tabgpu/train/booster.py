@@ -57,7 +57,7 @@ class TrainSpec:
         Where to train.
     base_score : float, optional
         The intercept, in the unit of the prediction; None lets XGBoost estimate it from the labels.
-    segment : int
+    checkpoint_every : int
         Rounds between checkpoints; the model does not depend on it.
     """
 
@@ -70,7 +70,7 @@ class TrainSpec:
     max_bin: int = 256
     device: str = "cpu"
     base_score: float | None = None
-    segment: int = 50
+    checkpoint_every: int = 50
 
 
 @wire.record
@@ -167,7 +167,7 @@ def train(
     evals : sequence of (xgboost.DMatrix, str)
         Parts to evaluate after each round, with their names; early stopping watches the last one.
     checkpoint : callable, optional
-        Given a `Checkpoint` after each `spec.segment` rounds, and when `should_stop` ends the training.
+        Given a `Checkpoint` after each `spec.checkpoint_every` rounds, and when `should_stop` ends the training.
     resume : Checkpoint, optional
         Where to go on.
     on_round : callable, optional
@@ -198,7 +198,7 @@ def train(
         if on_round is not None:
             on_round(loop.rounds, values)
         stop = should_stop is not None and not loop.done and should_stop()
-        if checkpoint is not None and (stop or loop.rounds % spec.segment == 0):
+        if checkpoint is not None and (stop or loop.rounds % spec.checkpoint_every == 0):
             checkpoint(loop.checkpoint())
         if stop:
             return loop.trained(finished=False)

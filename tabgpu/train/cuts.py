@@ -4,11 +4,12 @@
 from it. Given as ``ref=``, it hands its cuts to the matrices for training and validation: the sketch, one reading of
 the data, and its dependence on how rows are split over workers all fall away.
 
-XGBoost makes cuts from sorted distinct values ``v[0] < ... < v[m-1]``, ``m <= max_bin``, like this: bins start at
-``v[0]``, ``v[1]``, ..., and the last one ends at ``v[m-1] + |v[m-1]| + 1e-5`` (``src/common/quantile.cc``, `MakeCuts`
-and `AddCutPoint`). A present value beyond that end would be counted in the last bin in training, and yet be sent where
-missing values go in prediction. So every column gets one more value, far beyond all data, where it has room for one;
-the bin that it starts stays empty. Which rows are the sample is for others to choose; weights do not count.
+XGBoost makes cuts from sorted distinct values ``v[0] < ... < v[m-1]``, ``m <= max_bin + 1``, like this: bins start at
+``v[0]``, ``v[1]``, ..., at most `max_bin` of them, and the last one ends at ``v[m-1] + |v[m-1]| + 1e-5``
+(``src/common/quantile.cc``, `MakeCuts` and `AddCutPoint`). A present value beyond that end would be counted in the last
+bin in training, and yet be sent where missing values go in prediction. So every column gets one more value, far beyond
+all data; where there are fewer than `max_bin` starts it begins one more bin, which stays empty. Which rows are the
+sample is for others to choose; weights do not count.
 """
 
 from __future__ import annotations
@@ -34,29 +35,27 @@ def bin_starts(values: np.ndarray, max_bin: int) -> np.ndarray:
     Returns
     -------
     numpy.ndarray
-        float32, sorted and distinct, shape (m,), 1 <= m <= `max_bin`. All distinct values where these are at most
-        `max_bin`; otherwise about evenly many rows a bin, and a bin of its own for each value that holds two bins'
-        share. The smallest value is always among them, and `FAR` is the last where there is room; alone where all
-        values are missing.
+        float32, sorted and distinct, shape (m,), m <= `max_bin`; empty where all values are missing. All distinct
+        values where these are at most `max_bin`; otherwise about evenly many rows a bin, and a bin of its own for each
+        value that holds two bins' share. The smallest value is always among them.
 
     Examples
     --------
-    >>> bin_starts(np.array([3, 1, np.nan, 1], dtype="float32"), 4)[:2].tolist()
+    >>> bin_starts(np.array([3, 1, np.nan, 1], dtype="float32"), 4).tolist()
     [1.0, 3.0]
-    >>> len(bin_starts(np.arange(1000, dtype="float32"), 256))
-    256
+    >>> bin_starts(np.arange(1000, dtype="float32"), 4).tolist()
+    [0.0, 250.0, 500.0, 750.0]
     """
-    present = values[~np.isnan(values)].astype(np.float32) + np.float32(0)  # -0.0 is 0.0
+    present: np.ndarray = values[~np.isnan(values)].astype(np.float32) + np.float32(0)  # -0.0 is 0.0
     present.sort()
     if not len(present):
-        return np.full(1, FAR)
+        return present
     first = np.flatnonzero(np.concatenate([[True], present[1:] != present[:-1]]))
     distinct: np.ndarray = present[first]
-    if len(distinct) > max_bin:
-        distinct = distinct[_starts(np.diff(first, append=len(present)), max_bin - 1)]
-    if len(distinct) < max_bin and distinct[-1] < FAR:
-        distinct = np.append(distinct, FAR)
-    return distinct
+    if len(distinct) <= max_bin:
+        return distinct
+    chosen: np.ndarray = distinct[_starts(np.diff(first, append=len(present)), max_bin)]
+    return chosen
 
 
 def reference(
@@ -78,14 +77,14 @@ def reference(
     Returns
     -------
     xgboost.QuantileDMatrix
-        At most `max_bin` rows. Shorter columns are filled up with their last value and not with NaN, though a matrix
-        built with this one finds from its own rows alone whether values are missing.
+        At most ``max_bin + 1`` rows. Shorter columns are filled up with their last value and not with NaN, though a
+        matrix built with this one finds from its own rows alone whether values are missing.
     """
     columns = [bin_starts(column, max_bin) for column in np.ascontiguousarray(sample.T)]
-    small = np.empty((max(map(len, columns)), len(columns)), dtype=np.float32)
+    small = np.empty((max(map(len, columns)) + 1, len(columns)), dtype=np.float32)
     for j, column in enumerate(columns):
         small[: len(column), j] = column
-        small[len(column) :, j] = column[-1]
+        small[len(column) :, j] = np.max(column, initial=FAR)
     return xgboost.QuantileDMatrix(small, feature_names=list(feature_names), max_bin=max_bin, nthread=nthread)
 
 

@@ -20,9 +20,9 @@ import xgboost
 
 from ..cache import Blocks
 from ..errors import DataError, ResourceError
+from ..terms import matrix_bytes
 from ..units import format_bytes
 from .iterator import BlockIterator
-from .terms import matrix_bytes
 
 Kind = Literal["in_core", "external"]
 Matrix = xgboost.QuantileDMatrix | xgboost.ExtMemQuantileDMatrix

@@ -13,7 +13,7 @@ import xgboost
 from ..cache import Blocks
 from . import booster as boosters
 from . import cuts, matrix, metrics
-from .booster import Checkpoint, Trained, TrainSpec
+from .booster import Checkpoint, Trained, TrainSpec, probe
 from .params import check_params
 
 
@@ -101,4 +101,4 @@ def _score(task: Any, model: xgboost.Booster, best: int, blocks: Blocks) -> dict
     return metrics.finish(state).values if state is not None else {}
 
 
-__all__ = ["Checkpoint", "ModelOptions", "TrainSpec", "check_params", "evaluate", "fit_booster"]
+__all__ = ["Checkpoint", "ModelOptions", "TrainSpec", "check_params", "evaluate", "fit_booster", "probe"]

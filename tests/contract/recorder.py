@@ -193,8 +193,8 @@ def install() -> None:
     sys.modules["cupy"] = XP
     init = columns.Chunk.__init__
 
-    def init_on_device(self: columns.Chunk, columns: Mapping[str, Any], identity: Any, xp: Any) -> None:
-        init(self, {name: _moved(column) for name, column in columns.items()}, to_device(identity), XP)
+    def init_on_device(self: columns.Chunk, columns: Mapping[str, Any], identity: Any, xp: Any, **more: Any) -> None:
+        init(self, {name: _moved(column) for name, column in columns.items()}, to_device(identity), XP, **more)
 
     columns.Chunk.__init__ = init_on_device  # type: ignore[method-assign]  # the one door by which rows come in
     for kind, methods in ((contract.Step, ["transform"]), (contract.Statistic, ["observe", "merge", "finish"])):
@@ -208,7 +208,9 @@ def install() -> None:
 def _moved(column: columns.Column) -> columns.Column:
     if column.levels is not None:
         vars(column.levels)["keys"] = to_device(column.levels.keys)  # where `cached_property` keeps it
-    return replace(column, values=to_device(column.values), valid=to_device(column.valid))
+    moved = {"values": to_device(column.values), "valid": to_device(column.valid)}
+    same = moved["values"] is column.values and moved["valid"] is column.valid
+    return column if same else replace(column, **moved)  # a chunk remembers by the column's identity
 
 
 def _subclasses(owner: type) -> set[type]:
@@ -218,11 +220,12 @@ def _subclasses(owner: type) -> set[type]:
 def _after_travel(method: Callable[..., Any]) -> Callable[..., Any]:
     """States, requests and fitted values come to a method as they come to a worker: through `wire`, on its device."""
 
+    def travelled(value: Any) -> Any:
+        return value if isinstance(value, columns.Chunk) else wire.join(*wire.split(value), to_device)
+
     @functools.wraps(method)
-    def call(self: Any, *args: Any) -> Any:
-        return method(
-            self, *(a if isinstance(a, columns.Chunk) else wire.join(*wire.split(a), to_device) for a in args)
-        )
+    def call(self: Any, *args: Any, **keywords: Any) -> Any:
+        return method(self, *map(travelled, args), **{k: travelled(v) for k, v in keywords.items()})
 
     return call
 

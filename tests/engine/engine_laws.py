@@ -72,6 +72,7 @@ def check_column(column: Column, kind: ColumnType) -> None:
         levels = column.levels
         assert levels is not None
         assert levels.values.null_count == 0
+        assert kind.levels != "text" or levels.values.type == pa.string()
         assert len(set(levels.keys.tolist())) == len(levels) <= len(column)
         assert column.values.min(initial=0) >= -1
         assert column.values.max(initial=-1) < len(levels)

@@ -182,8 +182,13 @@ def test_a_file_without_the_wanted_columns_gives_missing(tmp_path: Path) -> None
 
 
 def test_old_timestamps_of_96_bits(tmp_path: Path) -> None:
-    times = [datetime.datetime(1700, 1, 1), datetime.datetime(2013, 10, 1, 6, 0, 0, 123456), None]
-    table = pa.table({"t": pa.array(times, pa.timestamp("us")), "s": ["a", "b", "c"]})
+    times = [
+        datetime.datetime(1, 1, 1),
+        datetime.datetime(9999, 12, 31, 23, 59, 59),
+        datetime.datetime(2013, 10, 1, 6, 0, 0, 123456),
+        None,
+    ]
+    table = pa.table({"t": pa.array(times, pa.timestamp("us")), "s": ["a", "b", "c", "d"]})
     path = write(tmp_path / "x.parquet", table, use_deprecated_int96_timestamps=True)
     assert pq.ParquetFile(path).schema.column(0).physical_type == "INT96"
     assert read(path)["t"] == table["t"].cast(pa.int64()).to_pylist()

@@ -49,7 +49,7 @@ def parts() -> tuple[xgboost.QuantileDMatrix, xgboost.QuantileDMatrix, np.ndarra
 
 def spec(rounds: int = 13, objective: str = "binary:logistic", **options: Any) -> TrainSpec:
     params = {"max_depth": 3, "eta": 0.5, "nthread": 1, **options.pop("params", {})}
-    return TrainSpec(objective, rounds, params, **{"segment": 4, **options})
+    return TrainSpec(objective, rounds, params, **{"checkpoint_every": 4, **options})
 
 
 def run(wanted: TrainSpec, **options: Any) -> Trained:
@@ -58,11 +58,16 @@ def run(wanted: TrainSpec, **options: Any) -> Trained:
 
 
 @settings(deadline=None, max_examples=20)
-@given(sampling=st.sampled_from(SAMPLINGS), early=st.sampled_from([None, 3]), segment=st.integers(1, 6), data=st.data())
+@given(
+    sampling=st.sampled_from(SAMPLINGS),
+    early=st.sampled_from([None, 3]),
+    checkpoint_every=st.integers(1, 6),
+    data=st.data(),
+)
 def test_continued_from_any_checkpoint_gives_the_same_bytes(
-    sampling: dict[str, Any], early: int | None, segment: int, data: st.DataObject
+    sampling: dict[str, Any], early: int | None, checkpoint_every: int, data: st.DataObject
 ) -> None:
-    wanted = spec(params=sampling, early_stopping=early, segment=segment, seed=7)
+    wanted = spec(params=sampling, early_stopping=early, checkpoint_every=checkpoint_every, seed=7)
     whole = run(wanted)
     kept: list[Checkpoint] = []
     stop_at = data.draw(st.integers(1, 13))
@@ -106,7 +111,9 @@ def test_every_round_draws_anew() -> None:
 
 
 def test_the_model_does_not_depend_on_checkpoints() -> None:
-    models = {run(spec(params={"subsample": 0.5, "colsample_bynode": 0.5}, segment=k)).model for k in (1, 4, 50)}
+    models = {
+        run(spec(params={"subsample": 0.5, "colsample_bynode": 0.5}, checkpoint_every=k)).model for k in (1, 4, 50)
+    }
     assert len(models) == 1
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tabgpu.train.terms import matrix_bytes, matrix_terms
+from tabgpu.terms import matrix_bytes, matrix_terms
 
 USUAL: dict[str, Any] = {
     "n_rows": 1_000_000, "n_valid": 0, "n_features": 30, "max_bin": 256, "has_missing": False, "kind": "in_core",
