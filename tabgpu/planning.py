@@ -186,11 +186,14 @@ class Learned:
         Rows of the training side.
     used_rows : int
         Rows of all sides.
+    has_missing : bool
+        Whether a feature is missing anywhere; taken for granted until the features were made.
     """
 
     fitted_bytes: int
     train_rows: int
     used_rows: int
+    has_missing: bool = True
 
 
 @dataclass(frozen=True)
@@ -255,7 +258,8 @@ def make(shape: DataShape, settings: Settings, work: Work, learned: Learned | No
         kept = [Term("cache", cache_bytes, cache_bytes)] if cache == "memory" else []
         before = [*base, Term("fitted features", size, high), *kept]
         rows = (learned.train_rows, used - learned.train_rows) if learned else (used, 0)
-        matrix, training = _choose_matrix(before, rows, settings, n_features, block_rows)
+        missing = learned.has_missing if learned else True
+        matrix, training = _choose_matrix(before, rows, settings, Matrix(n_features, block_rows, missing))
         stages.append(training)
         reasons += [
             f"cache in {cache}: the features take {format_bytes(cache_bytes)}, "
@@ -285,19 +289,28 @@ def make(shape: DataShape, settings: Settings, work: Work, learned: Learned | No
     return plan
 
 
+@dataclass(frozen=True)
+class Matrix:
+    """What of a matrix its size depends on, besides its rows. Where values are missing, bins cost four bytes."""
+
+    n_features: int
+    block_rows: int
+    has_missing: bool
+
+
 def _choose_matrix(
-    before: list[Term], rows: tuple[int, int], settings: Settings, n_features: int, block_rows: int
+    before: list[Term], rows: tuple[int, int], settings: Settings, wanted: Matrix
 ) -> tuple[Literal["in_core", "external"], list[Term]]:
-    """In core where it fits, else external. Features are taken to have missing values: bins then cost four bytes."""
+    """In core where it fits, else external."""
     kinds: tuple[Literal["in_core", "external"], ...] = ("in_core", "external")
     for kind in kinds:
         terms = matrix_terms(
             *rows,
-            n_features,
+            wanted.n_features,
             max_bin=settings.max_bin,
-            has_missing=True,
+            has_missing=wanted.has_missing,
             kind=kind,
-            block_rows=block_rows,
+            block_rows=wanted.block_rows,
             cuts=settings.cuts,
             params=settings.params,
         )

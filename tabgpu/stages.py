@@ -113,10 +113,11 @@ def fitted_bytes(fitted: Mapping[int, Fitted]) -> int:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What training gave: the model, the metrics of each side, and how training went."""
+    """What training gave: the model, the metrics of each side, and the plan that was followed."""
 
     trained: Trained
     metrics: dict[str, dict[str, Any]]
+    plan: Plan
 
 
 def train_model(
@@ -126,8 +127,12 @@ def train_model(
     fitted: Mapping[int, Fitted],
     found: Survey,
     watch: Watch,
+    replan: Callable[[bool], Plan],
 ) -> Outcome:
-    """Make blocks of all used rows, train on them, and evaluate every side; `probe_model` has come before."""
+    """Make blocks of all used rows, train on them, and evaluate every side; `probe_model` has come before.
+
+    `replan` makes the plan again once it is known whether any feature is missing: the matrix is smaller if none is.
+    """
     from .train.run import evaluate, fit_booster
 
     model = a.pipeline.model
@@ -155,16 +160,18 @@ def train_model(
         blocks, sampled = _fitter(a, plan).make_blocks(d.passes, fitted, d.features, writers, weight, sample)
         for block in blocks.values():
             stack.callback(block.close)
+        a.engine.release()
+        plan = replan(any(b.has_missing for b in blocks.values()))
         watch.enter("train")
         rows = None if sampled is None else a.engine.to_host(sampled.rows)
         options = _model_options(model, plan, a.engine.device)
         watch.say(f"train: up to {model.rounds} rounds, {plan.matrix} matrix")
-        trained, _ = fit_booster(
+        trained, matrices = fit_booster(
             options, blocks, rows, directory, checkpoint=_saver(watch.folder), on_round=_reporter(watch.say)
         )
         watch.enter("evaluate")
-        metrics = evaluate(a.task or "regression", trained, blocks)
-    return Outcome(trained, metrics)
+        metrics = evaluate(a.task or "regression", trained, blocks, matrices)
+    return Outcome(trained, metrics, plan)
 
 
 def probe_model(a: Assembled, d: Design, plan: Plan) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -166,15 +166,19 @@ def run(
         watch.enter("features")
         fitted = fit_features(a, d, first, watch)
         used = sum(n for side, n in found.rows.items() if side != "outside")
-        second = plan_of(a, d, hardware, Learned(fitted_bytes(fitted), found.rows["train"], used))
-        folder.write_json("plan.json", second.to_json())
+        learned = Learned(fitted_bytes(fitted), found.rows["train"], used)
+        final = plan_of(a, d, hardware, learned)
         outcome = written = None
         if pipeline.model is None:
             watch.enter("write")
-            written = write_features(a, d, second, fitted, watch)
+            written = write_features(a, d, final, fitted, watch)
         else:
-            outcome = train_model(a, d, second, fitted, found, watch)
+            outcome = train_model(
+                a, d, final, fitted, found, watch, lambda m: plan_of(a, d, hardware, replace(learned, has_missing=m))
+            )
+            final = outcome.plan
             folder.write_json("metrics.json", {"metrics": outcome.metrics, "history": outcome.trained.history})
+        folder.write_json("plan.json", final.to_json())
         watch.enter("save")
         digest = save_bundle(a, d, fitted, outcome, folder.path / "model")
         summary: dict[str, Any] = {
@@ -188,8 +192,8 @@ def run(
             "written": written,
             "model_digest": digest,
             "memory": {
-                "limit_bytes": second.limit_bytes,
-                "predicted_peak_bytes": second.peak_bytes,
+                "limit_bytes": final.limit_bytes,
+                "predicted_peak_bytes": final.peak_bytes,
                 "measured_peak_bytes": memory.peak_bytes,
                 "stages": dict(memory.stage_peaks),
             },
@@ -199,7 +203,7 @@ def run(
         }
         folder.write_json("result.json", summary)
         folder.finish("done", 0)
-    return Run(folder.path, summary["metrics"], summary, second)
+    return Run(folder.path, summary["metrics"], summary, final)
 
 
 def _manifest(pipeline: Pipeline, paths: Sequence[str]) -> dict[str, Any]:

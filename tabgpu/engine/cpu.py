@@ -9,6 +9,8 @@ memory stays a `MemoryError`, which `is_out_of_memory` knows.
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -98,6 +100,14 @@ class CpuEngine:
                 if column.kind == "categorical" or column.valid is not None:
                     out[column.missing(), j] = np.nan
         return out
+
+    def release(self) -> None:
+        """Empty the pools of Arrow and, where it is glibc, of the C library."""
+        pa.default_memory_pool().release_unused()
+        if sys.platform == "linux":
+            trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+            if trim is not None:
+                trim(0)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Arrow and NumPy raise MemoryError, XGBoost ``std::bad_alloc``."""

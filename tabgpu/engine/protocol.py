@@ -58,5 +58,8 @@ class Engine(Protocol):
         What float32 cannot hold becomes inf, for the caller to refuse.
         """
 
+    def release(self) -> None:
+        """Give memory that was freed back to the system: allocators keep it, and the limit counts what they keep."""
+
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Whether an error means that this engine's memory did not suffice."""

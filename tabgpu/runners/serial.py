@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
+from ..merging import merge_tree
+
 T = TypeVar("T")
 S = TypeVar("S")
 
@@ -35,23 +37,3 @@ class SerialRunner:
     def each(self, work: Callable[[T], S], tasks: Iterable[T]) -> Iterator[S]:
         """See `Runner.each`."""
         return map(work, tasks)
-
-
-def merge_tree(states: Iterable[S], merge: Callable[[S, S], S]) -> S | None:
-    """Merge states pairwise, equals with equals, as a binary counter carries.
-
-    A running merge would copy the growing total once a chunk; here each state is copied log2(n) times.
-    """
-    stack: list[tuple[int, S]] = []
-    for state in states:
-        height = 0
-        while stack and stack[-1][0] == height:
-            state = merge(stack.pop()[1], state)
-            height += 1
-        stack.append((height, state))
-    if not stack:
-        return None
-    total = stack.pop()[1]
-    while stack:
-        total = merge(stack.pop()[1], total)
-    return total

@@ -12,7 +12,7 @@ are the numbers that a run reports; the metrics that XGBoost watches in training
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
@@ -20,33 +20,18 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import wire
-from ..features import exact
+from ..features import counts, exact
+from ..features.counts import Counts
+from ..merging import merge_tree
 
 Task = Literal["binary", "regression"]
-State = Any  # BinaryState or RegressionState
+State = Any  # Counts or RegressionState
 
 BINARY = ("auc", "average_precision", "logloss", "accuracy", "brier")
 REGRESSION = ("rmse", "mae", "r2")
 
+_PIECE = 2**19  # keys looked at at once
 _EPSILON = float(np.finfo(np.float32).eps)  # scikit-learn's clip of float32 probabilities
-
-
-@wire.record
-@dataclass(frozen=True)
-class BinaryState:
-    """What is known of rows of two classes.
-
-    Parameters
-    ----------
-    keys : numpy.ndarray
-        uint64, sorted, distinct, shape (n,): 32 bits of the prediction in the order of its values, 31 of the weight,
-        one of the label.
-    counts : numpy.ndarray
-        int64, shape (n,): rows with this key. Together at most 16 bytes a row.
-    """
-
-    keys: np.ndarray
-    counts: np.ndarray
 
 
 @wire.record
@@ -115,29 +100,12 @@ def merge(left: State, right: State) -> State:
     if isinstance(left, RegressionState):
         names = ("rows", "weight", "target", "target_square", "error", "error_square")
         return RegressionState(**{name: getattr(left, name) + getattr(right, name) for name in names})
-    keys = np.concatenate([left.keys, right.keys])
-    counts = np.concatenate([left.counts, right.counts])
-    order = np.argsort(keys, kind="stable")  # two sorted runs: linear
-    keys, counts = keys[order], counts[order]
-    if not len(keys):
-        return left
-    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-    return BinaryState(keys[first], np.add.reduceat(counts, first))
+    return counts.merge(left, right)
 
 
 def merge_all(states: Iterable[State]) -> State | None:
-    """State of all together, with a number of merges that grows as n log n with the rows; None of nothing."""
-    pending: list[tuple[int, State]] = []  # (number of states merged in it, state), like the digits of a binary number
-    for state in states:
-        size = 1
-        while pending and pending[-1][0] == size:
-            state = merge(pending.pop()[1], state)
-            size *= 2
-        pending.append((size, state))
-    total: State | None = None
-    for _, state in reversed(pending):
-        total = state if total is None else merge(state, total)
-    return total
+    """State of all together; None of nothing."""
+    return merge_tree(states, merge)
 
 
 def finish(state: State) -> Scores:
@@ -161,48 +129,98 @@ def finish(state: State) -> Scores:
     return _finish_regression(state) if isinstance(state, RegressionState) else _finish_binary(state)
 
 
-def _observe_binary(prediction: np.ndarray, label: np.ndarray, weight: np.ndarray | None) -> BinaryState:
+def _observe_binary(prediction: np.ndarray, label: np.ndarray, weight: np.ndarray | None) -> Counts:
     if not ((label == 0) | (label == 1)).all():
         raise ValueError("labels of two classes are 0 and 1")
     bits = (prediction.astype(np.float32) + np.float32(0)).view(np.uint32)  # -0.0 is 0.0
     ordered = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))  # order of the bits is that of the values
     weights = np.ones(len(label), np.float32) if weight is None else weight.astype(np.float32)
     low = (weights.view(np.uint32) << np.uint32(1)) | label.astype(np.uint32)
-    keys, counts = np.unique((ordered.astype(np.uint64) << np.uint64(32)) | low, return_counts=True)
-    return BinaryState(keys, counts.astype(np.int64))
+    keys, rows = np.unique((ordered.astype(np.uint64) << np.uint64(32)) | low, return_counts=True)
+    return counts.counts_of(keys, [rows])
 
 
-def _finish_binary(state: BinaryState) -> Scores:
+@dataclass
+class _Sums:
+    """Running sums over the sorted table, from the smallest prediction upwards."""
+
+    weight: float = 0.0
+    loss: float = 0.0
+    right: float = 0.0
+    square: float = 0.0
+    hits: float = 0.0
+    misses: float = 0.0
+    area: float = 0.0
+
+    def add(self, value: np.ndarray, weight: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Add a piece that ends with a distinct prediction; weight of each class for each distinct prediction of it."""
+        clipped = np.clip(value, _EPSILON, 1 - _EPSILON)
+        self.weight += float(weight.sum())
+        self.loss -= float((weight * np.log(np.where(positive, clipped, 1 - clipped))).sum())
+        self.right += float(weight[(value > 0.5) == positive].sum())
+        self.square += float((weight * (value - positive) ** 2).sum())
+        first = np.flatnonzero(np.concatenate([[True], value[1:] != value[:-1]]))
+        hits = np.add.reduceat(np.where(positive, weight, 0.0), first)
+        misses = np.add.reduceat(np.where(positive, 0.0, weight), first)
+        below = self.misses + np.cumsum(misses) - misses
+        self.area += float((hits * (below + misses / 2)).sum())
+        self.hits += float(hits.sum())
+        self.misses += float(misses.sum())
+        return hits, misses
+
+
+def _finish_binary(state: Counts) -> Scores:
+    """Walk up the sorted table in pieces, so that little stands beside it."""
     if not len(state.keys):
         return _nothing(BINARY, "there are no rows")
-    high, low = (state.keys >> np.uint64(32)).astype(np.uint32), state.keys.astype(np.uint32)
-    value = np.where(high >> 31, high & np.uint32(2**31 - 1), ~high).view(np.float32).astype(np.float64)
-    if np.isnan(value).any():
-        return _nothing(BINARY, "some predictions are missing")
-    positive = (low & np.uint32(1)).astype(bool)
-    weight = (low >> np.uint32(1)).view(np.float32).astype(np.float64) * state.counts
-    total = weight.sum()
-    clipped = np.clip(value, _EPSILON, 1 - _EPSILON)
-    likelihood = np.log(np.where(positive, clipped, 1 - clipped))
+    sums, classes = _Sums(), []
+    for piece in _pieces(state.keys):
+        value, weight, positive = _decode(state.keys[piece], state.rows[piece])
+        if np.isnan(value).any():
+            return _nothing(BINARY, "some predictions are missing")
+        classes.append(sums.add(value, weight, positive))
     values: dict[str, float | None] = {
         "auc": None,
         "average_precision": None,
-        "logloss": float(-(weight * likelihood).sum() / total),
-        "accuracy": float(weight[(value > 0.5) == positive].sum() / total),
-        "brier": float((weight * (value - positive) ** 2).sum() / total),
+        "logloss": sums.loss / sums.weight,
+        "accuracy": sums.right / sums.weight,
+        "brier": sums.square / sums.weight,
     }
-    if positive.all() or not positive.any():
-        reason = f"all rows are of class {int(positive[0])}"
+    if not sums.hits or not sums.misses:
+        reason = f"all rows are of class {int(sums.hits > 0)}"
         return Scores(values, {"auc": reason, "average_precision": reason})
-    first = np.flatnonzero(np.concatenate([[True], high[1:] != high[:-1]]))
-    hits = np.add.reduceat(np.where(positive, weight, 0.0), first)  # of each distinct prediction, upwards
-    misses = np.add.reduceat(np.where(positive, 0.0, weight), first)
-    below = np.cumsum(misses) - misses
-    values["auc"] = float((hits * (below + misses / 2)).sum() / (hits.sum() * misses.sum()))
-    hits, misses = hits[::-1], misses[::-1]
-    precision = np.cumsum(hits) / (np.cumsum(hits) + np.cumsum(misses))
-    values["average_precision"] = float((hits * precision).sum() / hits.sum())
+    values["auc"] = sums.area / (sums.hits * sums.misses)
+    values["average_precision"] = _average_precision(classes) / sums.hits
     return Scores(values)
+
+
+def _average_precision(classes: list[tuple[np.ndarray, np.ndarray]]) -> float:
+    """Sum of hits times precision, from the largest prediction downwards."""
+    total = above_hits = above = 0.0
+    for hits, misses in reversed(classes):
+        hits, misses = hits[::-1], misses[::-1]
+        found = above_hits + np.cumsum(hits)
+        total += float((hits * found / (above + np.cumsum(hits + misses))).sum())
+        above_hits, above = float(found[-1]), above + float(hits.sum() + misses.sum())
+    return total
+
+
+def _pieces(keys: np.ndarray) -> Iterator[slice]:
+    """Slices of some `_PIECE` rows that never part rows of one prediction."""
+    start = 0
+    while start < len(keys):
+        last = keys[min(start + _PIECE, len(keys)) - 1] | np.uint64(2**32 - 1)
+        end = int(np.searchsorted(keys, last, side="right"))
+        yield slice(start, end)
+        start = end
+
+
+def _decode(keys: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Prediction (float64), weight of all rows (float64) and class (bool) of each key."""
+    high, low = (keys >> np.uint64(32)).astype(np.uint32), keys.astype(np.uint32)
+    value = np.where(high >> 31, high & np.uint32(2**31 - 1), ~high).view(np.float32).astype(np.float64)
+    weight = (low >> np.uint32(1)).view(np.float32).astype(np.float64) * rows
+    return value, weight, (low & np.uint32(1)).astype(bool)
 
 
 def _observe_regression(prediction: np.ndarray, label: np.ndarray, weight: np.ndarray | None) -> RegressionState:

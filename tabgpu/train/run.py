@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import xgboost
 
 from ..cache import Blocks
 from . import booster as boosters
 from . import cuts, matrix, metrics
 from .booster import Checkpoint, Trained, TrainSpec, probe
 from .params import check_params
+
+_PIECE = 2**20  # rows whose metrics are looked at at once
 
 
 @dataclass(frozen=True)
@@ -81,24 +82,75 @@ def fit_booster(
 
 
 def evaluate(
-    task: Literal["binary", "regression"], trained: Trained, blocks: Mapping[str, Blocks]
+    task: Literal["binary", "regression"],
+    trained: Trained,
+    blocks: Mapping[str, Blocks],
+    matrices: dict[str, matrix.Matrix],
 ) -> dict[str, dict[str, float | None]]:
     """Metrics of every side, with the rounds up to the best.
 
     Training rows are seen with the features they were trained on: out-of-fold encodings.
+
+    Parameters
+    ----------
+    task : {'binary', 'regression'}
+        Which metrics.
+    trained : Trained
+        The model.
+    blocks : mapping of str to Blocks
+        Rows of each side.
+    matrices : dict of str to matrix
+        Those that `fit_booster` made. They are taken out once they have been asked, so that their memory is free.
     """
-    model = boosters.load(trained.model)
-    return {side: _score(task, model, trained.best_iteration, of_side) for side, of_side in blocks.items()}
+    known = {side: _Answers.of_matrix(trained, made) for side, made in matrices.items()}
+    matrices.clear()
+    trained = replace(trained, booster=None)  # it holds on to the matrices
+    scores = {}
+    for side, of_side in blocks.items():
+        answers = known.pop(side) if side in known else _Answers.of_blocks(trained, of_side)
+        scores[side] = answers.score(task)
+    return scores
 
 
-def _score(task: Any, model: xgboost.Booster, best: int, blocks: Blocks) -> dict[str, float | None]:
-    def states() -> Iterator[Any]:
+@dataclass(frozen=True)
+class _Answers:
+    """Predictions of one side beside what is true: float32 arrays of shape (n_rows,)."""
+
+    predicted: np.ndarray
+    label: np.ndarray
+    weight: np.ndarray | None
+
+    @classmethod
+    def of_matrix(cls, trained: Trained, made: matrix.Matrix) -> _Answers:
+        """Of rows that have a matrix."""
+        weight = made.get_weight()
+        return cls(trained.predict(made), made.get_label(), weight if len(weight) else None)
+
+    @classmethod
+    def of_blocks(cls, trained: Trained, blocks: Blocks) -> _Answers:
+        """Of rows that have none."""
+        model = boosters.load(trained.model)
+        predicted, label, weight = (np.empty(blocks.n_rows, np.float32) for _ in range(3))
+        start = 0
         for block in blocks:
-            predicted = boosters.predict(model, block.features, best)
-            yield metrics.observe(task, predicted, block.label, block.weight)
+            rows = slice(start, start + block.n_rows)
+            predicted[rows] = boosters.predict(model, block.features, trained.best_iteration)
+            label[rows] = block.label
+            if block.weight is not None:
+                weight[rows] = block.weight
+            start += block.n_rows
+        return cls(predicted, label, weight if blocks.has_weight else None)
 
-    state = metrics.merge_all(states())
-    return metrics.finish(state).values if state is not None else {}
+    def score(self, task: Literal["binary", "regression"]) -> dict[str, float | None]:
+        """Metrics of all rows."""
+        pieces = (slice(start, start + _PIECE) for start in range(0, len(self.label), _PIECE))
+        weight = self.weight
+        states = (
+            metrics.observe(task, self.predicted[p], self.label[p], None if weight is None else weight[p])
+            for p in pieces
+        )
+        state = metrics.merge_all(states)
+        return metrics.finish(state).values if state is not None else {}
 
 
 __all__ = ["Checkpoint", "ModelOptions", "TrainSpec", "check_params", "evaluate", "fit_booster", "probe"]

@@ -13,7 +13,7 @@ from tabgpu.features.contract import Field
 from tabgpu.features.fill import Fill
 from tabgpu.features.numeric import Log, QuantileBins, Standardize
 from tabgpu.features.passes import Key, Passes, Wish
-from tabgpu.runners.serial import merge_tree
+from tabgpu.merging import merge_tree
 
 FIELDS = {name: Field("numeric", "float32") for name in ("a", "b", "c")}
 
