@@ -136,7 +136,7 @@ def join(tree: Any, arrays: list[pa.Array], to_device: Callable[[np.ndarray], An
     def walk(t: Any) -> Any:
         if isinstance(t, list):
             return [walk(i) for i in t]
-        return makers[next(iter(t))](t) if isinstance(t, dict) else t
+        return makers[next(iter(t), "")](t) if isinstance(t, dict) else t
 
     try:
         return walk(tree)

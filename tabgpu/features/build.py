@@ -20,11 +20,13 @@ from .contract import Field, Fields, Step
 from .dates import Dates
 from .fill import Fill
 from .numeric import Clip, Log, QuantileBins, Standardize
-from .statistics import TargetGrid
+from .statistics import LevelCounts, Moments, Quantiles, Range, Sample, TargetGrid, TargetSums
 from .target import TargetEncode
 
 for _step in (Categorify, Clip, CountEncode, Cross, Dates, Fill, Log, QuantileBins, Standardize, TargetEncode):
     record(_step)  # steps are saved in bundles and travel to workers
+for _statistic in (LevelCounts, Moments, Quantiles, Range, Sample, TargetSums):
+    record(_statistic)  # what to observe travels to workers, and its name comes back with the state
 
 # A text column of more levels than this is target-encoded as well by default: codes alone say little there
 DEFAULT_ENCODE_ABOVE = 20

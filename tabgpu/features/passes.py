@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..columns import Chunk
+from ..wire import record
 from .contract import Again, Field, Fields, Fitted, State, Statistic, Step
 
 Key = tuple[Statistic, tuple[int, ...]]  # a statistic, and which step last made each of its columns
 
 
+@record
 @dataclass(frozen=True)
 class Wish:
     """A statistic to observe in the next pass, as the chunk stands before step `position`."""
