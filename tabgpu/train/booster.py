@@ -24,11 +24,11 @@ from ..columns import Array
 from ..errors import ConfigError
 from .params import samples
 
-History = dict[str, dict[str, list[float]]]  # part, metric, value of each round
+History = dict[str, dict[str, list[float]]]  # side, metric, value of each round
 Output = Literal["probability", "value", "margin"]
 
 _MAXIMISED = ("auc", "aucpr", "pre", "map", "ndcg")
-_VERSION = tuple(int(part) for part in xgboost.__version__.split(".")[:2])
+_VERSION = tuple(int(number) for number in xgboost.__version__.split(".")[:2])
 _EXACT_SEEDS = (3, 4)  # from this version on, what a round draws depends on the seed and the round alone
 _REFUSED = re.compile("[Pp]arameter|Invalid Input|Unknown (objective|metric|gbm)|[Cc]onstrain|max_bin")
 
@@ -48,7 +48,7 @@ class TrainSpec:
     seed : int
         Seed of row and column sampling.
     early_stopping : int, optional
-        Stop when the stopping metric on the last part has not improved for so many rounds.
+        Stop when the stopping metric on the last side has not improved for so many rounds.
     metrics : tuple of str
         XGBoost's metrics to follow; the last one stops. Empty: what suits the objective (`default_metrics`).
     max_bin : int
@@ -87,7 +87,7 @@ class Checkpoint:
     history : dict
         Part to metric to the value of each round.
     best : int
-        Best iteration so far, from 0; the last one where no part is watched.
+        Best iteration so far, from 0; the last one where no side is watched.
     """
 
     rounds: int
@@ -176,7 +176,7 @@ def train(
     spec : TrainSpec
         What to train.
     dtrain : xgboost.DMatrix
-        The training part.
+        The training side.
     evals : sequence of (xgboost.DMatrix, str)
         Parts to evaluate after each round, with their names; early stopping watches the last one.
     checkpoint : callable, optional
@@ -184,19 +184,19 @@ def train(
     resume : Checkpoint, optional
         Where to go on.
     on_round : callable, optional
-        Given the number of rounds done and the metrics of the last one, by part.
+        Given the number of rounds done and the metrics of the last one, by side.
     should_stop : callable, optional
         Asked after each round.
 
     Raises
     ------
     ConfigError
-        If early stopping has no part or no metric to watch, or XGBoost refuses a parameter.
+        If early stopping has no rows or no metric to watch, or XGBoost refuses a parameter.
     """
     if spec.early_stopping is not None and not evals:
         raise ConfigError(
-            f"model.early_stopping is {spec.early_stopping}, and there is no part to watch",
-            "Expected a validation part beside it",
+            f"model.early_stopping is {spec.early_stopping}, and there are no validation rows to watch",
+            "Expected validation rows too",
             "Set split.valid to a fraction such as 0.1, or remove model.early_stopping",
         )
     if resume is not None and resume.rounds > spec.rounds:
@@ -250,7 +250,7 @@ class _Loop:
         self.rounds = resume.rounds if resume else 0
         self.best = resume.best if resume else 0
         history = resume.history if resume else {}
-        self.history: History = {part: {m: list(v) for m, v in of.items()} for part, of in history.items()}
+        self.history: History = {side: {m: list(v) for m, v in of.items()} for side, of in history.items()}
         self._booster = self._open(bytearray(resume.model.tobytes()) if resume else None)
 
     @property
@@ -261,7 +261,7 @@ class _Loop:
         return self.rounds >= self._spec.rounds or stale
 
     def step(self) -> dict[str, dict[str, float]]:
-        """Train one round; its metrics by part."""
+        """Train one round; its metrics by side."""
         try:
             if self._renews:
                 _renew(self._booster)
@@ -274,16 +274,16 @@ class _Loop:
             self.best = self.rounds - 1
             return {}
         values = _parse(text)
-        for part, metrics in values.items():
+        for side, metrics in values.items():
             for metric, value in metrics.items():
-                self.history.setdefault(part, {}).setdefault(metric, []).append(value)
+                self.history.setdefault(side, {}).setdefault(metric, []).append(value)
         self._watch()
         return values
 
     def checkpoint(self) -> Checkpoint:
         """All that is needed to go on from here."""
         raw = np.frombuffer(self._booster.save_raw("ubj"), dtype=np.uint8)
-        history = {part: {m: list(v) for m, v in of.items()} for part, of in self.history.items()}
+        history = {side: {m: list(v) for m, v in of.items()} for side, of in self.history.items()}
         return Checkpoint(self.rounds, raw, history, self.best)
 
     def trained(self, finished: bool) -> Trained:
@@ -347,9 +347,8 @@ def predict(
 
 def load(model: bytes, *, device: str = "cpu", nthread: int | None = None) -> xgboost.Booster:
     """Booster from verified bytes."""
-    booster = xgboost.Booster({"device": device, **({} if nthread is None else {"nthread": nthread})})
-    booster.load_model(bytearray(model))
-    return booster
+    threads = {} if nthread is None else {"nthread": nthread}
+    return xgboost.Booster({"device": device, **threads}, model_file=bytearray(model))
 
 
 def _renew(booster: xgboost.Booster) -> None:
@@ -373,20 +372,18 @@ def _parameters(spec: TrainSpec) -> dict[str, Any]:
         "seed": spec.seed,
         "seed_per_iteration": True,
     }
-    if metrics:
-        own["eval_metric"] = metrics
     if spec.base_score is not None:
         own["base_score"] = spec.base_score
-    return {"tree_method": "hist", **spec.params, **own}
+    return {"tree_method": "hist", **spec.params, **own, **({"eval_metric": metrics} if metrics else {})}
 
 
 def _parse(text: str) -> dict[str, dict[str, float]]:
-    """``[0]<tab>valid-auc:0.5<tab>...`` as part to metric to value."""
+    """``[0]<tab>valid-auc:0.5<tab>...`` as side to metric to value."""
     values: dict[str, dict[str, float]] = {}
     for item in text.split("\t")[1:]:
         name, value = item.rsplit(":", 1)
-        part, metric = name.split("-", 1)
-        values.setdefault(part, {})[metric] = float(value)
+        side, metric = name.split("-", 1)
+        values.setdefault(side, {})[metric] = float(value)
     return values
 
 

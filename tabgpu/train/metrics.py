@@ -1,4 +1,4 @@
-"""Metrics of a part from its predictions: streamed, exact, and the same in any order.
+"""Metrics of a side from its predictions: streamed, exact, and the same in any order.
 
 A state says everything about the rows that the metrics need, merges, and travels:
 
@@ -6,7 +6,7 @@ A state says everything about the rows that the metrics need, merges, and travel
   computed from it at the end, in the table's order: nothing depends on the order of rows, and ties are seen whole.
 * regression: exact sums (`tabgpu.features.exact`) of the errors, their squares and the targets.
 
-A metric that cannot be computed, such as the AUC of a part with one class, is None with a reason and no error. These
+A metric that cannot be computed, such as the AUC of a side with one class, is None with a reason and no error. These
 are the numbers that a run reports; the metrics that XGBoost watches in training are its own. XGBoost is not imported.
 """
 
@@ -58,7 +58,7 @@ class RegressionState:
 @wire.record
 @dataclass(frozen=True)
 class Scores:
-    """Metrics of a part.
+    """Metrics of a side.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def _average_precision(classes: list[tuple[np.ndarray, np.ndarray]]) -> float:
 
 
 def _pieces(keys: np.ndarray) -> Iterator[slice]:
-    """Slices of some `_PIECE` rows that never part rows of one prediction."""
+    """Slices of some `_PIECE` rows that never side rows of one prediction."""
     start = 0
     while start < len(keys):
         last = keys[min(start + _PIECE, len(keys)) - 1] | np.uint64(2**32 - 1)

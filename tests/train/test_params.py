@@ -138,7 +138,5 @@ def test_sampling_is_seen() -> None:
 
 
 def test_neither_names_nor_metrics_nor_terms_import_xgboost() -> None:
-    code = (
-        "import sys, tabgpu.train.params, tabgpu.train.metrics, tabgpu.terms; sys.exit('xgboost' in sys.modules)"
-    )
+    code = "import sys, tabgpu.train.params, tabgpu.train.metrics, tabgpu.terms; sys.exit('xgboost' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
