@@ -88,6 +88,7 @@ def assemble(pipeline: Pipeline, read_tables: bool, sample: float | None = None)
     ConfigError, DataError
         If files, columns or expressions are not as the pipeline file says.
     """
+    _check_promises(pipeline)
     engine, engine_reason = engines.resolve(pipeline.engine)
     runner, runner_reason = runners.resolve(pipeline.cluster)
     data = pipeline.data
@@ -104,8 +105,10 @@ def assemble(pipeline: Pipeline, read_tables: bool, sample: float | None = None)
         raise DataError(
             f"data.source has {len(footers)} files and no row", "Expected at least one row", "Look at data.source"
         )
+    _check_sides(sides, footers, tasks, schema)
     rows = _make_rows(pipeline, engine, schema, read_tables)
-    roles = _roles(pipeline, rows)
+    with _refused_explained(schema):
+        roles = _roles(pipeline, rows)
     use, fractions = _use(pipeline, rows, has_sides=len(sides) > 1)
     use = replace(use, sample=sample)
     task = _task(pipeline, rows)
@@ -131,6 +134,38 @@ def assemble(pipeline: Pipeline, read_tables: bool, sample: float | None = None)
         tuple(options),
         pipeline.features is None,
     )
+
+
+def _check_promises(pipeline: Pipeline) -> None:
+    """Refuse keys that this version would ignore: an ignored key is a wrong result that nobody sees."""
+    if pipeline.precision != "full":
+        raise ConfigError(
+            f"precision is {pipeline.precision!r}, and this version of tabgpu has full precision alone",
+            "Expected precision: full",
+            "Leave precision out, or pass --set precision=full",
+        )
+    if pipeline.data.group and pipeline.split.by == "random" and not (pipeline.data.valid or pipeline.data.test):
+        raise ConfigError(
+            f"data.group is {pipeline.data.group!r}, and split.by is 'random', which would tear groups apart",
+            "Expected a split that keeps the rows of a group on one side",
+            "Write split: {by: group}, or leave data.group out (--set split.by=group)",
+        )
+
+
+def _check_sides(sides: Any, footers: Sequence[Footer], tasks: Sequence[Task], schema: Schema) -> None:
+    """Refuse a source of validation or test rows that lacks a column which the training files have."""
+    own: dict[int, set[str]] = {}
+    names = {f.file.path: {*f.schema.names, *(n for n, _ in f.file.partition)} for f in footers}
+    for task in tasks:
+        own.setdefault(task.side or 0, set()).update(names[task.part.file.path])
+    for _, side, key in sides:
+        lacking = [n for n in schema.columns if n in own.get(0, ()) and n not in own.get(side or 0, own.get(0, ()))]
+        if lacking:
+            raise DataError(
+                f"The files of {key} lack the column {listing(lacking, 6)}, which the files of data.source have",
+                "Expected the same columns on every side",
+                f"Write the files of {key} again with these columns, or declare them data.columns.NAME.kind=ignore",
+            )
 
 
 def _make_rows(pipeline: Pipeline, engine: Engine, schema: Schema, read_tables: bool) -> Rows:
@@ -176,8 +211,8 @@ def _roles(pipeline: Pipeline, rows: Rows) -> dict[str, str]:
         if name is not None:
             rows.require(name, f"data.{role}")
             roles.setdefault(name, f"the {role}")
-    for name in _target_inputs(pipeline):  # another way to them is a derived column of another name
-        roles.setdefault(name, "what the target is derived of")
+    for name, why in _target_kin(pipeline).items():
+        roles.setdefault(name, why)
     if pipeline.split.by == "column" and pipeline.split.column:
         rows.require(pipeline.split.column, "split.column")
         roles.setdefault(pipeline.split.column, "the split")
@@ -306,6 +341,7 @@ def design(a: Assembled, grid: TargetGrid | None = None) -> Design:
             features.append(name)
         else:
             unused[name] = f"is {field.kind} and not encoded"
+    unused |= {name: why for name, why in a.schema.refused.items() if name not in unused}
     if not features:
         raise ConfigError(
             f"No column is left for the model: {listing((f'{n} {why}' for n, why in unused.items()), 6)}",
@@ -315,17 +351,23 @@ def design(a: Assembled, grid: TargetGrid | None = None) -> Design:
     return Design(built, passes, tuple(features), unused)
 
 
-def _target_inputs(pipeline: Pipeline) -> set[str]:
-    """Columns that the target is derived of: they would give it away."""
-    derived = {name: parse(text, f"data.derive.{name}").columns for name, text in pipeline.data.derive.items()}
-    found: set[str] = set()
-    todo = [pipeline.data.target]
+def _target_kin(pipeline: Pipeline) -> dict[str, str]:
+    """Columns that would give the target away: what it is derived of, and what is derived of that or of it."""
+    target = pipeline.data.target
+    derived = {name: set(parse(text, f"data.derive.{name}").columns) for name, text in pipeline.data.derive.items()}
+    origins: set[str] = set()
+    todo = [target] if target else []
     while todo:
-        for column in derived.get(str(todo.pop()), ()):
-            if column not in found:
-                found.add(column)
-                todo.append(column)
-    return found
+        new = derived.get(todo.pop(), set()) - origins
+        origins |= new
+        todo += new
+    kin = dict.fromkeys(sorted(origins), "what the target is derived of")
+    telling = {*origins, *([target] if target else [])}
+    for name in pipeline.data.derive:  # in order: each may stand on those before it
+        if derived[name] & telling and name not in telling:
+            telling.add(name)
+            kin[name] = "made of the target or of what it is derived of"
+    return kin
 
 
 def plan_of(a: Assembled, d: Design, hardware: Hardware, learned: Learned | None = None) -> Plan:

@@ -65,6 +65,8 @@ class Bundle:
         The booster in XGBoost's UBJ.
     part_names, table_names : tuple of str
         What `part` and `table` know.
+    folder : Path
+        Where it lies.
     """
 
     about: dict[str, Any]
@@ -73,6 +75,7 @@ class Bundle:
     model: bytes | None = field(repr=False)
     part_names: tuple[str, ...]
     table_names: tuple[str, ...]
+    folder: Path
     _files: Mapping[str, bytes] = field(repr=False)
 
     def part(self, name: str, to_device: Callable[[np.ndarray], Any] = np.asarray) -> Any:
@@ -195,6 +198,7 @@ def load(path: Path | str) -> Bundle:
         model=files.pop(_MODEL, None),
         part_names=tuple(name.removesuffix(".json") for name in files if name.endswith(".json")),
         table_names=tuple(index["tables"]),
+        folder=root,
         _files=files,
     )
 
@@ -209,7 +213,8 @@ def _contents(
         tree, arrays = wire.split(value, to_host)
         yield f"{name}.json", _canonical(tree)
         for i, array in enumerate(arrays):
-            yield f"{name}/{i:04d}.parquet", _write_parquet(pa.table({"values": array}))
+            packs = array.type != pa.uint64()  # keys are spread like hashes
+            yield f"{name}/{i:04d}.parquet", _write_parquet(pa.table({"values": array}), "zstd" if packs else "none")
     for i, table in enumerate(tables.values()):
         yield f"{_TABLES}/{i:04d}.parquet", _write_parquet(table)
     if model is not None:
@@ -240,11 +245,11 @@ def _digest(index: Mapping[str, Any]) -> str:
     return hashlib.sha256(_canonical({k: v for k, v in index.items() if k != "digest"})).hexdigest()
 
 
-def _write_parquet(table: pa.Table) -> bytes:
+def _write_parquet(table: pa.Table, compression: str = "zstd") -> bytes:
     sink = io.BytesIO()
     # no dictionaries: keys and levels are distinct, so that one would hold them twice
     pq.write_table(
-        table, sink, compression="zstd", use_dictionary=False, write_statistics=False, write_page_checksum=True
+        table, sink, compression=compression, use_dictionary=False, write_statistics=False, write_page_checksum=True
     )
     return sink.getvalue()
 

@@ -111,6 +111,20 @@ def listing(names: Iterable[object], limit: int = 12) -> str:
     return ", ".join(items)
 
 
+def correct(key: str, value: str) -> str:
+    """Say how to correct what stands under a key: of the pipeline file, or an argument of another command.
+
+    Examples
+    --------
+    >>> correct("data.source", "PATH")
+    'Correct data.source in the pipeline file, or pass --set data.source=PATH'
+    >>> correct("--keep", "COLUMN"), correct("DATA", "PATH")
+    ('Correct --keep', 'Correct DATA')
+    """
+    in_file = "." in key and not key.startswith("-") and " " not in key
+    return f"Correct {key} in the pipeline file, or pass --set {key}={value}" if in_file else f"Correct {key}"
+
+
 def _sentence(text: str) -> str:
     text = text.strip()
     return text if not text or text[-1] in ".?!:" else text + "."

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from .errors import ConfigError, DataError, listing
+from .errors import ConfigError, DataError, correct, listing
 from .wire import record
 
 _SUFFIXES = (".parquet", ".pq", ".parq")
@@ -121,6 +121,10 @@ def find(source: str | Sequence[str], base_dir: Path, key: str) -> list[File]:
         If a path does not exist, matches nothing, or is not Parquet by its name.
     """
     sources = [source] if isinstance(source, str) else list(source)
+    if not all(s.strip() for s in sources):
+        raise ConfigError(
+            f"{key} is {source!r}", "Expected the path of a file, folder or glob", f"Write one under {key}"
+        )
     if not sources:
         raise ConfigError(f"{key} is an empty list", "Expected at least one path", f"Name files under {key}")
     found = [pair for s in sources for pair in _expand(s, base_dir, key)]
@@ -160,7 +164,7 @@ def _expand(source: str, base_dir: Path, key: str) -> list[tuple[str, str]]:
         raise ConfigError(
             f"{key} is {source!r}, and no Parquet file was found at {path}",
             _near_path(path),
-            f"Correct {key}, or pass --set {key}=PATH",
+            correct(key, "PATH"),
         )
     _refuse_others([p for p in paths if not p.endswith(_SUFFIXES)], key)
     return [(p, os.path.relpath(p, root)) for p in paths]
@@ -187,7 +191,7 @@ def _expand_url(url: str, key: str) -> list[tuple[str, str]]:
         raise ConfigError(
             f"{key} is {url!r}, which cannot be opened: {first_line(error)}",
             "Expected a URL of a Parquet file or folder that pyarrow can open, such as s3://bucket/folder",
-            f"Correct {key}, or pass --set {key}=URL",
+            correct(key, "URL"),
         ) from error
     base, mark, options = url.partition("?")
     names = [i.path[len(path) :].lstrip("/") for i in found if i.is_file and i.path.endswith(_SUFFIXES)]
@@ -196,7 +200,7 @@ def _expand_url(url: str, key: str) -> list[tuple[str, str]]:
         raise ConfigError(
             f"{key} is {url!r}, and no Parquet file was found there",
             "Expected files that end in .parquet",
-            f"Correct {key}, or pass --set {key}=URL",
+            correct(key, "URL"),
         )
     return [(f"{base.rstrip('/')}/{quote(n)}{mark}{options}", n) for n in names]
 

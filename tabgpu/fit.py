@@ -61,13 +61,13 @@ class Fitter:
             progress(f"features: pass {number} over {len(base)} columns")
             columns = sorted({*base, *self.use.columns})
 
-            def observe_task(task: Task) -> Iterator[Mapping[Key, State]]:
+            def observe_task(task: Task) -> Iterator[dict[Key, State]]:
                 for chunk in self.rows.open(task.part, columns, self.chunk_rows):
                     train = self._side(chunk, task, 0)
                     if train is not None:
                         yield passes.observe_chunk(train, wishes, fitted)
 
-            states = self.runner.reduce(observe_task, self._tasks_of(0), passes.merge)
+            states = self.runner.reduce(observe_task, self._tasks_of(0), passes.merge_all)
             if states is None:  # the survey has counted training rows: they were there a moment ago
                 raise DataError(
                     "No training row was found in a pass over the features",
@@ -144,7 +144,7 @@ class Fitter:
                         if sample is not None:
                             yield sample.observe(done, None)
 
-        state = self.runner.reduce(observe, self.tasks, sample.merge if sample else _first)
+        state = self.runner.reduce(observe, self.tasks, lambda states: sample.merge_all(states, {}) if sample else None)
         constant.check()
         blocks = {side: writer.finish() for side, writer in writers.items()}
         return blocks, (sample.finish(state, None) if sample is not None and state is not None else None)
@@ -154,10 +154,6 @@ class Fitter:
         matrix = engine.matrix(chunk.columns, features, chunk.n_rows)
         label = chunk[target].values.astype("float32")
         return Block(matrix, label, chunk[weight].floats("float32") if weight else None)
-
-
-def _first(left: Any, right: Any) -> Any:
-    return left
 
 
 class ConstantColumns:

@@ -7,8 +7,8 @@ tables over keys can be merged and looked up anywhere. Two keys are reserved: `M
 Two distinct levels out of ``n`` share a key with a probability of about ``n**2 / 2**65`` (3e-8 for a million levels);
 they are then one level to everything that follows.
 
-`hash_levels` works on the host, where levels live. The rest computes on NumPy and CuPy arrays alike. What a table over
-keys holds beside them is the matter of whoever owns it (see `tabgpu.features.counts`).
+`hash_levels` works on the host, where levels live (`tabgpu.xxhash64`). The rest computes on NumPy and CuPy arrays
+alike. What a table over keys holds beside them is the matter of whoever owns it (see `tabgpu.features.counts`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import sys
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
 
 from .columns import Array, ArrayModule
 from .wire import record
+from .xxhash64 import hash_bytes, hash_lanes
 
 MISSING_KEY = 2**64 - 1  # sorts last
 UNSEEN_KEY = 2**64 - 3
@@ -30,17 +32,6 @@ _SPARE_KEY = 2**64 - 2  # stands in for a level whose hash is a reserved key
 
 _MASK = 2**64 - 1
 _GAMMA, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-_P1, _P2, _P3, _P4, _P5 = (
-    np.uint64(p)
-    for p in (
-        0x9E3779B185EBCA87,
-        0xC2B2AE3D27D4EB4F,
-        0x165667B19E3779F9,
-        0x85EBCA77C2B2AE63,
-        0x27D4EB2F165667C5,
-    )
-)
-_BLOCK = 8192  # strings hashed at once, so that all that is between stays in the cache
 _LONGEST_BUCKET = 64  # beyond this, keys are not spread like hashes and bisection is faster than probing
 
 
@@ -164,11 +155,11 @@ def hash_levels(values: pa.Array) -> np.ndarray:
         values = values.cast(pa.large_binary())
     kind = values.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        keys = _hash_bytes(values, np.int32)
+        keys = hash_bytes(values, np.int32)
     elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
-        keys = _hash_bytes(values, np.int64)
+        keys = hash_bytes(values, np.int64)
     else:
-        keys = _hash_lanes(_lanes(values))
+        keys = hash_lanes(_lanes(values))
     _reserve(keys)
     if values.null_count:
         keys[values.is_null().to_numpy(zero_copy_only=False)] = MISSING_KEY
@@ -204,7 +195,7 @@ def argsort_keys(keys: Array) -> Array:
 class KeyTable:
     """Lookup from keys to their rows in a sorted table.
 
-    Only the keys travel. An index over their top bits, two to four buckets a key, is built at the first lookup; keys
+    Only the keys travel. An index over their top bits, one or two buckets a key, is built at the first lookup; keys
     that are not spread like hashes are found by bisection: right, but not fast.
 
     Parameters
@@ -220,6 +211,15 @@ class KeyTable:
 
     keys: Array
 
+    @classmethod
+    def shared(cls, keys: Array) -> KeyTable:
+        """The table of these keys that is in use, or a new one: steps with the same levels look up the same table."""
+        what = len(keys), int(keys.sum()), array_module(keys).__name__
+        table = _TABLES.get(what)
+        if table is None or not bool((table.keys == keys).all()):
+            table = _TABLES[what] = cls(keys)
+        return table
+
     def __len__(self) -> int:
         return len(self.keys)
 
@@ -227,13 +227,12 @@ class KeyTable:
     def _index(self) -> tuple[np.uint64, Array] | None:
         """Shift to a bucket and the first row of each bucket; None where bisection serves better."""
         xp = array_module(self.keys)
-        bits = len(self.keys).bit_length() + 1
+        bits = max(1, len(self.keys).bit_length())
         shift = np.uint64(64 - bits)
-        buckets = (self.keys >> shift).astype("int64")
-        size = xp.bincount(buckets, minlength=2**bits)
+        size = xp.bincount((self.keys >> shift).view("int64"), minlength=2**bits)
         if int(size.max()) > _LONGEST_BUCKET:
             return None
-        starts = xp.cumsum(size) - size
+        starts = xp.minimum(xp.cumsum(size) - size, len(self.keys) - 1)
         return shift, starts.astype("int32" if len(self.keys) < 2**31 else "int64")
 
     def lookup(self, keys: Array) -> Array:
@@ -258,16 +257,20 @@ class KeyTable:
             rows = xp.minimum(xp.searchsorted(self.keys, keys), n - 1)
         else:
             shift, starts = index
-            rows = xp.minimum(starts[(keys >> shift).astype("int64")], n - 1)
+            rows = starts.take((keys >> shift).view("int64"))
+            found = self.keys.take(rows)
             # Within a bucket keys ascend: step until the row's key is not below the query.
-            behind = xp.flatnonzero(self.keys[rows] < keys)
+            behind = xp.flatnonzero((found < keys) & (keys <= self.keys[-1]))
             while len(behind):
-                ahead = rows[behind] + 1
-                behind, ahead = behind[ahead < n], ahead[ahead < n]
-                rows[behind] = ahead
-                behind = behind[self.keys[ahead] < keys[behind]]
-        found = self.keys[rows] == keys
-        return xp.where(found, rows, -1).astype("int32" if n < 2**31 else "int64")
+                ahead = rows.take(behind) + rows.dtype.type(1)
+                next_keys = self.keys.take(ahead)
+                rows[behind], found[behind] = ahead, next_keys
+                behind = behind[next_keys < keys.take(behind)]
+            return xp.where(found == keys, rows, rows.dtype.type(-1))
+        return xp.where(self.keys[rows] == keys, rows, -1).astype("int32" if n < 2**31 else "int64")
+
+
+_TABLES: WeakValueDictionary[tuple[int, int, str], KeyTable] = WeakValueDictionary()  # for `KeyTable.shared`
 
 
 def _reserve(keys: Array) -> None:
@@ -289,103 +292,3 @@ def _lanes(values: pa.Array) -> Array:
         raise TypeError(f"values of type {kind} cannot be levels")
     host = values.fill_null(0).to_numpy(zero_copy_only=False)
     return host if host.dtype == np.uint64 else host.astype(np.int64).view(np.uint64)
-
-
-def _rotate(x: Array, bits: int) -> Array:
-    return (x << np.uint64(bits)) | (x >> np.uint64(64 - bits))
-
-
-def _round(accumulator: Any, lane: Array) -> Array:
-    return _rotate(accumulator + lane * _P2, 31) * _P1
-
-
-def _add_lane(h: Array, lane: Array) -> Array:
-    return _rotate(h ^ _round(np.uint64(0), lane), 27) * _P1 + _P4
-
-
-def _avalanche(h: np.ndarray) -> np.ndarray:
-    h ^= h >> np.uint64(33)
-    h *= _P2
-    h ^= h >> np.uint64(29)
-    h *= _P3
-    h ^= h >> np.uint64(32)
-    return h
-
-
-def _hash_lanes(lanes: np.ndarray) -> np.ndarray:
-    """xxhash64 of values of 8 bytes each."""
-    start = np.full(len(lanes), int(_P5) + 8, np.uint64)
-    return _avalanche(_add_lane(start, lanes))
-
-
-def _hash_bytes(values: pa.Array, offset_dtype: type) -> np.ndarray:
-    """xxhash64 of byte strings of any lengths (specification: Cyan4973/xxHash, doc/xxhash_spec.md)."""
-    n = len(values)
-    keys = np.empty(n, np.uint64)
-    if n == 0:
-        return keys
-    _, offsets_buffer, data_buffer = values.buffers()
-    offsets: Array = np.frombuffer(offsets_buffer, offset_dtype)[values.offset : values.offset + n + 1]
-    data = np.frombuffer(data_buffer if data_buffer is not None else b"", np.uint8)
-    for i in range(0, n, _BLOCK):
-        keys[i : i + _BLOCK] = _hash_block(data, offsets[i : i + _BLOCK + 1].astype(np.int64))
-    return keys
-
-
-def _hash_block(data: np.ndarray, offsets: np.ndarray) -> Array:
-    """xxhash64 of the strings between neighbouring offsets."""
-    length = np.diff(offsets)
-    at = offsets[:-1].copy()  # the next byte to hash, of each string
-    h = np.full(len(at), _P5, np.uint64)
-    if int(length.max()) >= 32:
-        _add_stripes(h, data, at, length)
-    h += length.astype(np.uint64)
-    rest = length & 31
-    for k in range(int(rest.max()) >> 3):
-        rows = _rows(rest >= 8 * k + 8)
-        h[rows] = _add_lane(h[rows], _overlapping(data, np.uint64)[at[rows]])
-        at[rows] += 8
-    rows = _rows((rest & 4) != 0)
-    if rows is not None:
-        word = _overlapping(data, np.uint32)[at[rows]].astype(np.uint64)
-        h[rows] = _rotate(h[rows] ^ (word * _P1), 23) * _P2 + _P3
-        at[rows] += 4
-    for k in range(int((rest & 3).max())):
-        rows = _rows((rest & 3) > k)
-        byte = data[at[rows]].astype(np.uint64)
-        h[rows] = _rotate(h[rows] ^ (byte * _P5), 11) * _P1
-        at[rows] += 1
-    return _avalanche(h)
-
-
-def _rows(mask: np.ndarray) -> Any:
-    """Index of the rows in `mask`: a slice when it is all of them, None when it is none."""
-    rows = np.flatnonzero(mask)
-    if len(rows) == len(mask):
-        return slice(None)
-    return rows if len(rows) else None
-
-
-def _overlapping(data: np.ndarray, dtype: type) -> np.ndarray:
-    """View bytes as the little-endian words that begin at each of them."""
-    width = np.dtype(dtype).itemsize
-    return np.ndarray((len(data) - width + 1,), np.dtype(dtype).newbyteorder("<"), data, strides=(1,))
-
-
-def _add_stripes(h: np.ndarray, data: np.ndarray, at: np.ndarray, length: np.ndarray) -> None:
-    """Hash the whole stripes of 32 bytes of the strings that have any, in place; moves `at` behind them."""
-    words = _overlapping(data, np.uint64)
-    rows = np.flatnonzero(length >= 32)
-    stripes = length[rows] >> 5
-    start = np.array([int(_P1) + int(_P2) & _MASK, int(_P2), 0, -int(_P1) & _MASK], np.uint64)
-    state = np.repeat(start[None, :], len(rows), axis=0)
-    lane_at = at[rows, None] + np.array([0, 8, 16, 24])
-    for k in range(int(stripes.max())):
-        active = _rows(stripes > k)
-        state[active] = _round(state[active], words[lane_at[active] + 32 * k])
-    v = [np.ascontiguousarray(state[:, i]) for i in range(4)]
-    merged = _rotate(v[0], 1) + _rotate(v[1], 7) + _rotate(v[2], 12) + _rotate(v[3], 18)
-    for lane in v:
-        merged = (merged ^ _round(np.uint64(0), lane)) * _P1 + _P4
-    h[rows] = merged
-    at[rows] += stripes << 5

@@ -27,7 +27,7 @@ from .errors import ConfigError, DataError, listing
 from .features.contract import Fitted, Step
 from .features.passes import Passes
 from .files import File, Footer, find, make_parts, read_footer
-from .schema import Schema, unify
+from .schema import unify
 from .wire import record
 
 _CHUNK_BYTES = 64_000_000  # of the columns read and the features made; a bundle says nothing of memory
@@ -76,6 +76,7 @@ class Model:
         self, pipeline: FittedPipeline, tables: Mapping[str, pa.Table], model: bytes | None, engine: Engine, name: str
     ) -> None:
         self.pipeline, self.name = pipeline, name
+        self.folder: Path | None = None  # where it was loaded from
         self._model, self._tables, self.engine = model, dict(tables), engine
         self._rows = Rows(engine, pipeline.recipe, self._tables)
         self._passes = Passes(pipeline.steps, self._rows.with_target(pipeline.target))
@@ -235,25 +236,15 @@ class Model:
             self._require(names, f"The file {footer.file.path}")
         return footers
 
-    def file_chunks(self, footer: Footer, kept: Sequence[str] = ()) -> Iterator[Chunk]:
-        """All rows of a file, with what the model needs and the kept columns; one empty chunk if there is no row."""
-        rows = self._rows_with(unify([footer], {}), kept)
-        names = dict.fromkeys([*self._base, *kept])
+    def file_chunks(self, footer: Footer) -> Iterator[Chunk]:
+        """All rows of a file, with what the model needs; one empty chunk if there is no row."""
         empty = True
         for part in make_parts([footer], self._chunk_rows):
-            for chunk in rows.open(part, names, self._chunk_rows):
+            for chunk in self._rows.open(part, self._base, self._chunk_rows):
                 empty = False
                 yield chunk
         if empty:
-            yield rows.from_table(pa.table({}), names, footer.file.name)
-
-    def _rows_with(self, schema: Schema, kept: Sequence[str]) -> Rows:
-        known = {c.name for c in self.pipeline.recipe.columns}
-        extra = tuple(schema.columns[n] for n in kept if n not in known)
-        if not extra:
-            return self._rows
-        recipe = replace(self.pipeline.recipe, columns=self.pipeline.recipe.columns + extra)
-        return Rows(self.engine, recipe, self._tables)
+            yield self._rows.from_table(pa.table({}), self._base, footer.file.name)
 
 
 def feature_array(engine: Engine, chunk: Chunk, name: str) -> pa.Array:
@@ -297,7 +288,9 @@ def load(path: str | Path, tables: Mapping[str, str | Path] | None = None, engin
             )
         new[name] = _replacement(name, str(source), [c.name for c in held[name].columns])
     merged = {name: new[name] if name in new else saved.table(name) for name in held}
-    return Model(fitted, merged, saved.model, chosen, str(saved.about.get("name", "model")))
+    model = Model(fitted, merged, saved.model, chosen, str(saved.about.get("name", "model")))
+    model.folder = saved.folder
+    return model
 
 
 def _replacement(name: str, source: str, needed: Sequence[str]) -> pa.Table:

@@ -13,6 +13,7 @@ from .columns import Chunk
 from .config import load as load_pipeline
 from .data.rows import Rows, Use
 from .data.splits import OUTSIDE
+from .errors import ConfigError
 from .files import Part
 from .fit import Fitter
 from .model import feature_array
@@ -55,6 +56,8 @@ def preview(source: Source, rows: int = 1000, *, set: Overrides = ()) -> pa.Tabl
     ConfigError, DataError
         As `tabgpu.run_folder`.
     """
+    if rows < 1:
+        raise ConfigError(f"rows is {rows}", "Expected at least 1 row to look at", "Pass rows=1000, or leave it out")
     a = assemble(load_pipeline(source, set), read_tables=True)
     known: dict[str, Any] = {f.name: getattr(a.rows, f.name) for f in fields(Rows)}
     first = next(t for t in a.tasks if t.side in (None, 0))

@@ -298,7 +298,7 @@ def explained(path: Path, key: str = "output") -> Iterator[None]:
         raise
     except OSError as error:
         what = f"{path} cannot be written: {error.strerror or type(error).__name__}"
-        choose = f"Choose another with the key {key} or --set {key}=DIR"
+        choose = f"Choose another {key}" if key.startswith("-") else f"Choose another: --set {key}=DIR"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
             raise ResourceError(what, "Expected a disk with room for it", f"{choose}, or make room") from error
         raise ConfigError(what, "Expected a place to write to", f"{choose}, or change its permissions") from error

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 from .columns import Kind
-from .errors import ConfigError, DataError, listing, nearest
+from .errors import ConfigError, DataError, correct, listing, nearest
 from .files import File, Footer
 from .wire import record
 
@@ -112,7 +112,7 @@ class Schema:
         raise ConfigError(
             f"{key} names the column {name!r}, which is in none of the files",
             nearest(name, self.columns),
-            f"Correct {key} in the pipeline file; tabgpu inspect DATA lists the columns",
+            f"{correct(key, 'COLUMN')}; tabgpu inspect DATA lists the columns",
         )
 
 

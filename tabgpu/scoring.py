@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from .errors import ConfigError, listing
-from .files import File, Footer
+from .files import File, Footer, open_parquet
 from .model import Model
-from .run_folder import require_writable
+from .outputs import FileWriter, output_folder
 from .schema import unify
 
 What = Literal["predictions", "features"]
+_KEPT_ROWS = 65_536  # rows of kept columns read at once
 
 
 def score_files(
@@ -49,7 +48,8 @@ def score_files(
     key = model.pipeline.recipe.key
     kept = tuple(dict.fromkeys([*([key] if key else []), *keep]))
     answers = model.features if what == "features" else list(answer(model, np.empty(0, np.float32)))
-    with output_folder(out, overwrite) as temporary:
+    inputs = [*(Path(f.path) for f in files if "://" not in f.path), *([model.folder] if model.folder else [])]
+    with output_folder(out, overwrite, inputs) as temporary:
         footers = model.check_files(files)
         _check_kept(kept, answers, footers)
         rows = 0
@@ -76,20 +76,37 @@ def _check_kept(kept: Sequence[str], answers: Iterable[str], footers: Iterable[F
 
 def _score_file(model: Model, footer: Footer, path: Path, kept: tuple[str, ...], what: What) -> int:
     rows = 0
-    writer: pq.ParquetWriter | None = None
-    try:
-        for chunk in model.file_chunks(footer, kept):
+    with closing(_kept_rows(footer, kept)) as beside, FileWriter(path) as writer:
+        next(beside)
+        for chunk in model.file_chunks(footer):
             done = model.features_of(chunk)
             answers = answer(model, model.predict_chunk(done)) if what == "predictions" else model.arrays(done)
-            columns = {n: model.engine.to_arrow(chunk[n]) for n in kept}
-            table = pa.table({**columns, **answers})
-            writer = writer or open_writer(path, table.schema)
-            writer.write_table(table)
+            writer.write(pa.table({**dict(beside.send(chunk.n_rows)), **answers}))
             rows += chunk.n_rows
-    finally:
-        if writer is not None:
-            writer.close()
     return rows
+
+
+Arrays = dict[str, pa.Array | pa.ChunkedArray]
+
+
+def _kept_rows(footer: Footer, kept: tuple[str, ...]) -> Generator[Arrays, int, None]:
+    """Give the kept columns of the next so many rows, just as the file holds them; asked by `send`."""
+    partition = dict(footer.file.partition)
+    physical = [n for n in kept if n in footer.schema.names]
+    if not physical:
+        n_rows = yield {}
+        while True:
+            n_rows = yield {n: pa.array([partition[n]] * n_rows, pa.string()) for n in kept}
+    with open_parquet(footer.file.path) as parquet:
+        batches = parquet.iter_batches(_KEPT_ROWS, columns=physical)
+        waiting = parquet.schema_arrow.empty_table().select(physical)
+        n_rows = yield {}
+        while True:
+            while waiting.num_rows < n_rows and (batch := next(batches, None)) is not None:
+                waiting = pa.concat_tables([waiting, pa.table(batch)])
+            here, waiting = waiting.slice(0, n_rows), waiting.slice(n_rows)
+            columns = {n: here[n] if n in physical else pa.array([partition[n]] * n_rows, pa.string()) for n in kept}
+            n_rows = yield columns
 
 
 def answer(model: Model, raw: np.ndarray) -> dict[str, pa.Array]:
@@ -103,44 +120,3 @@ def answer(model: Model, raw: np.ndarray) -> dict[str, pa.Array]:
     predicted = np.asarray(labels)[(raw > 0.5).astype(np.int64)]
     name = "probability" if set(labels) == {0, 1} else f"probability_{labels[1]}"
     return {"prediction": pa.array(predicted), name: pa.array(raw)}
-
-
-def open_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """Write Parquet as tabgpu writes it: zstd, and a checksum on every page."""
-    # numbers gain nothing from dictionary pages and pay for them: 0.54 against 0.97 CPU-s for 135 MB of features
-    with_levels = [f.name for f in schema if not (pa.types.is_floating(f.type) or pa.types.is_integer(f.type))]
-    return pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True, use_dictionary=with_levels)
-
-
-class output_folder:  # noqa: N801 - reads as a verb in a with statement
-    """Make an output folder whole or not at all: yields a folder beside it that takes its place at the end."""
-
-    def __init__(self, out: Path, overwrite: bool) -> None:
-        self._out, self._overwrite = out, overwrite
-
-    def __enter__(self) -> Path:
-        out = self._out
-        if out.exists() and not out.is_dir():
-            raise ConfigError(f"--out is {str(out)!r}, which is a file", "Expected a folder", "Choose another --out")
-        if out.is_dir() and any(out.iterdir()) and not self._overwrite:
-            raise ConfigError(
-                f"--out is {str(out)!r}, and it is not empty",
-                "Expected a new or an empty folder",
-                "Choose another --out, or pass --overwrite to replace it",
-            )
-        require_writable(out.parent, "--out")
-        self._temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
-        self._temporary.chmod(0o755)
-        return self._temporary
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
-            return
-        if self._out.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{self._out.name}.", suffix=".old", dir=self._out.parent))
-            self._out.rename(old / "old")
-            self._temporary.rename(self._out)
-            shutil.rmtree(old)
-        else:
-            self._temporary.rename(self._out)

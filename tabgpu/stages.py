@@ -29,9 +29,9 @@ from .features.target import TargetEncodeFitted
 from .fit import SAMPLE_ROWS, Fitter, Progress
 from .hardware import MemoryMonitor
 from .model import FittedPipeline, feature_array
+from .outputs import FileWriter, output_folder
 from .planning import Plan
 from .run_folder import RunFolder
-from .scoring import open_writer
 from .survey import Survey, check_rows, check_weights, observe_fully, statistics_of, survey, target_of
 
 if TYPE_CHECKING:  # XGBoost is imported when a model is trained
@@ -245,26 +245,21 @@ def write_features(a: Assembled, d: Design, plan: Plan, fitted: Mapping[int, Fit
     for task in a.tasks:
         by_file[task.part.file.name].append(task)
     rows = 0
-    for name, tasks in by_file.items():
-        watch.say(f"write: {name}")
-        path = watch.folder.path / "features" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        writer = None
-        try:
-            for task in tasks:
-                for chunk in a.rows.open(task.part, columns, plan.chunk_rows):
-                    sides = a.rows.assign(chunk, a.use, task.side)
-                    done = _transform_all(d, chunk, fitted, [*d.features, *beside], sides == 0)
-                    arrays = {n: a.engine.to_arrow(done[n]) for n in beside}
-                    arrays[split] = _side_names(a.engine.to_host(sides))
-                    arrays |= {n: feature_array(a.engine, done, n) for n in d.features}
-                    table = pa.table(arrays)
-                    writer = writer or open_writer(path, table.schema)
-                    writer.write_table(table)
-                    rows += chunk.n_rows
-        finally:
-            if writer is not None:
-                writer.close()
+    with output_folder(watch.folder.path / "features", False, [], "output") as out:
+        for name, tasks in by_file.items():
+            watch.say(f"write: {name}")
+            path = out / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with FileWriter(path) as writer:
+                for task in tasks:
+                    for chunk in a.rows.open(task.part, columns, plan.chunk_rows):
+                        sides = a.rows.assign(chunk, a.use, task.side)
+                        done = _transform_all(d, chunk, fitted, [*d.features, *beside], sides == 0)
+                        arrays = {n: a.engine.to_arrow(done[n]) for n in beside}
+                        arrays[split] = _side_names(a.engine.to_host(sides))
+                        arrays |= {n: feature_array(a.engine, done, n) for n in d.features}
+                        writer.write(pa.table(arrays))
+                        rows += chunk.n_rows
     return {"rows": rows, "files": len(by_file)}
 
 

@@ -71,9 +71,9 @@ def survey(
             ordered = np.array([*(int(c) for c in counts[1:]), int(counts[0]), untargeted], np.int64)
             yield SurveyState(ordered, tuple(s.observe(train, None) for s in statistics))
 
-    def merge(a: SurveyState, b: SurveyState) -> SurveyState:
-        states = zip(statistics, a.states, b.states, strict=True)
-        return SurveyState(a.counts + b.counts, tuple(s.merge(x, y) for s, x, y in states))
+    def merge(found: Sequence[SurveyState]) -> SurveyState:
+        states = tuple(s.merge_all([f.states[i] for f in found], {}) for i, s in enumerate(statistics))
+        return SurveyState(np.sum([f.counts for f in found], axis=0), states)
 
     state = runner.reduce(observe, tasks, merge)
     counts = state.counts if state else np.zeros(5, np.int64)
@@ -94,7 +94,7 @@ def observe_fully(
             for chunk in rows.open(task.part, columns, chunk_rows):
                 yield statistic.observe(chunk.take(rows.assign(chunk, use, task.side) == 0), request)
 
-        state = runner.reduce(observe, tasks, statistic.merge)
+        state = runner.reduce(observe, tasks, lambda states: statistic.merge_all(states, {}))
         if state is None:
             return None
         result = statistic.finish(state, request)

@@ -157,7 +157,8 @@ def run(
     ):
         folder.write_text("pipeline.yaml", pipeline.to_yaml(folder=folder.path))
         folder.write_json("plan.json", first.to_json())
-        folder.write_json("manifest.json", _manifest(a.pipeline, [f.path for f in files_of(a)]))
+        manifest = _manifest(a.pipeline, [f.path for f in files_of(a)])
+        folder.write_json("manifest.json", manifest)
         watch = Watch(folder, memory, progress)
         watch.enter("survey")
         progress(f"survey: {format_rows(a.n_rows)} rows in {len(a.footers)} files")
@@ -179,6 +180,7 @@ def run(
             final = outcome.plan
             folder.write_json("metrics.json", {"metrics": outcome.metrics, "history": outcome.trained.history})
         folder.write_json("plan.json", final.to_json())
+        _check_unchanged(manifest["inputs"])
         watch.enter("save")
         digest = save_bundle(a, d, fitted, outcome, folder.path / "model")
         summary: dict[str, Any] = {
@@ -215,6 +217,18 @@ def _manifest(pipeline: Pipeline, paths: Sequence[str]) -> dict[str, Any]:
         "seeds": {"split": pipeline.split.seed, "model": pipeline.model.seed if pipeline.model else None},
         "git_revision": git_revision(pipeline.base_dir),
     }
+
+
+def _check_unchanged(inputs: list[dict[str, Any]]) -> None:
+    """Raise DataError if a file is not what it was when the run began: passes may have seen different rows."""
+    for was in inputs:
+        path = Path(was["path"])
+        if not path.exists() or fingerprint([path]) != [was]:
+            raise DataError(
+                f"The file {path} {'was replaced or written to' if path.exists() else 'was removed'} during the run",
+                "Expected the input to stay as it was when the run began",
+                "Run again when nothing writes to data.source",
+            )
 
 
 def score(

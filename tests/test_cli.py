@@ -132,6 +132,16 @@ def text_later(place: Path) -> dict[str, Any]:
     return {}
 
 
+def nested_target(place: Path) -> dict[str, Any]:
+    nested(place)
+    return change_data(target="tags")(place)
+
+
+def valid_without_target(place: Path) -> dict[str, Any]:
+    write_parts(TABLE.drop(["bought"]), place / "valid", [300], 100)
+    return change_data(valid=str(place / "valid"))(place)
+
+
 BAD: dict[str, tuple[Callable[[Path], dict[str, Any]], int, str]] = {
     "unknown key": (lambda p: {"modle": {}}, 2, "Did you mean 'model'"),
     "unknown step": (lambda p: {"features": [{"fil": {"columns": ["age"]}}]}, 2, "Did you mean 'fill'"),
@@ -173,6 +183,12 @@ BAD: dict[str, tuple[Callable[[Path], dict[str, Any]], int, str]] = {
     "output is a file": (file_as_output, 2, "runs"),
     "too little memory": (lambda p: {"memory": {"limit": "50MB"}}, 4, "libraries 130 MB"),
     "gpu": (lambda p: {"engine": "gpu"}, 4, "engine"),
+    "precision that is not there yet": (lambda p: {"precision": "half"}, 2, "precision is 'half'"),
+    "group without its split": (change_data(group="town"), 2, "would tear groups apart"),
+    "empty source": (change_data(source=""), 2, "data.source"),
+    "margins taken for probabilities": (lambda p: {"model": {"objective": "binary:logitraw"}}, 2, "binary:logitraw"),
+    "nested target": (nested_target, 2, "is nested"),
+    "valid without the target": (valid_without_target, 3, "data.valid lack the column 'bought'"),
     "wrong fraction": (lambda p: {"split": {"valid": 0.7, "test": 0.7}}, 2, "less than 1"),
 }
 
@@ -208,14 +224,67 @@ def test_output_folder_of_score(place: Path, capsys: pytest.CaptureFixture[str])
     assert call(capsys, *score)[0] == 0
     code, _, err = call(capsys, *score)
     assert (code, "--overwrite" in err) == (2, True)
-    (out / "00.parquet").write_text("old")
+    before = (out / "00.parquet").stat().st_ino
     assert call(capsys, *score, "--overwrite")[0] == 0
+    assert (out / "00.parquet").stat().st_ino != before
     assert pq.read_metadata(out / "00.parquet").num_rows == 150
     assert call(capsys, "score", latest, place / "in", "--out", place / "new", "--keep", "nothing")[0] == 2
     assert call(capsys, "score", latest, place / "nowhere", "--out", place / "new")[0] == 2
     assert call(capsys, "score", place / "in", place / "in", "--out", place / "new")[0] in (2, 3)
     assert not (place / "new").exists()
     assert sorted(p.name for p in place.iterdir()) == ["in", "out", "runs", "visits.yaml"]
+
+
+@pytest.mark.parametrize("what", ["the input", "above the input", "the bundle", "strangers", "a link", "here"])
+def test_overwrite_never_destroys_what_it_did_not_write(
+    what: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call(capsys, "run", write(place), "--quiet")[0] == 0
+    latest = place / "runs" / "visits" / "latest"
+    strangers = place / "mine"
+    strangers.mkdir()
+    (strangers / "notes.txt").write_text("precious")
+    pq.write_table(TABLE, strangers / "table.parquet")
+    (place / "link").symlink_to(strangers)
+    monkeypatch.chdir(strangers)
+    out = {
+        "the input": place / "in",
+        "above the input": place,
+        "the bundle": latest / "model",
+        "strangers": strangers,
+        "a link": place / "link",
+        "here": ".",
+    }[what]
+    before = {p: p.read_bytes() for p in sorted(place.rglob("*")) if p.is_file()}
+    code, _, err = call(capsys, "score", latest, place / "in", "--out", out, "--overwrite")
+    assert (code, "Traceback" in err) == (2, False), err
+    assert {p: p.read_bytes() for p in sorted(place.rglob("*")) if p.is_file()} == before
+
+
+def test_kept_columns_are_as_the_file_holds_them(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import datetime
+    from decimal import Decimal
+
+    assert call(capsys, "run", write(place), "--quiet")[0] == 0
+    odd = {
+        "price": pa.array([Decimal("12345678901234567.89")] * 300, pa.decimal128(22, 2)),
+        "at": pa.array([datetime.time(1, 2, i % 60) for i in range(300)], pa.time32("s")),
+        "day": pa.array([datetime.date(2020, 1, 1 + i % 28) for i in range(300)]),
+        "flag": pa.array([i % 2 == 0 for i in range(300)]),
+        "ratio": pa.array([float("nan"), None, 1.0] * 100),
+    }
+    table = TABLE
+    for name, values in odd.items():
+        table = table.append_column(name, values)
+    write_parts(table, place / "new" / "year=2020", [130, 0, 170], 40)
+    keep = [w for name in (*odd, "shop", "year") for w in ("--keep", name)]
+    latest = place / "runs" / "visits" / "latest"
+    code, _, err = call(capsys, "score", latest, place / "new", "--out", place / "out", *keep)
+    assert code == 0, err
+    back = pa.concat_tables([pq.read_table(f, partitioning=None) for f in sorted((place / "out").rglob("*.parquet"))])
+    for name in (*odd, "shop"):
+        assert repr(back[name].to_pylist()) == repr(table[name].to_pylist())  # repr tells NaN from null
+    assert set(back["year"].to_pylist()) == {"2020"}
 
 
 def test_usage(capsys: pytest.CaptureFixture[str]) -> None:

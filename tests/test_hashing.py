@@ -46,6 +46,14 @@ def test_every_length_to_100_and_far_beyond_hashes_as_xxhash64_says():
             assert hash_levels(part).tolist() == [xxhash.xxh64_intdigest(b) for b in part.to_pylist()]
 
 
+@pytest.mark.parametrize("length", range(36))
+def test_levels_of_equal_length_hash_as_among_others(length):
+    rng = np.random.default_rng(length)
+    levels = [rng.bytes(length) for _ in range(5)]
+    among_others = hash_levels(pa.array([b"another length" * 3, *levels], pa.binary()))
+    assert hash_levels(pa.array([b"xx", *levels], pa.binary())[1:]).tolist() == among_others[1:].tolist()
+
+
 def test_more_levels_than_a_block_hash_as_one_by_one():
     values = pa.array([f"level {i}" * (i % 7) for i in range(20_000)])
     keys = hash_levels(values)
@@ -192,3 +200,11 @@ def test_array_module_is_numpy_or_that_of_the_device(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cupy", "the device's module")
     assert array_module(np.zeros(1)) is np
     assert array_module(OnDevice()) == "the device's module"
+
+
+def test_tables_of_equal_keys_are_shared_while_they_are_in_use():
+    keys = np.array([3, 5, 8], np.uint64)
+    table = KeyTable.shared(keys)
+    assert KeyTable.shared(keys.copy()) is table
+    assert KeyTable.shared(np.array([3, 6, 7], np.uint64)) is not table  # of the same length and sum
+    assert KeyTable.shared(np.array([3, 6, 7], np.uint64)).lookup(np.array([7], np.uint64)).tolist() == [2]

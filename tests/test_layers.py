@@ -14,10 +14,10 @@ PACKAGE = Path(__file__).resolve().parent.parent / "tabgpu"
 LAYERS = {
     **dict.fromkeys(["errors", "merging", "units"], 1),
     **dict.fromkeys(["config", "files", "hardware", "wire"], 2),
-    **dict.fromkeys(["columns", "schema", "hashing", "engine", "planning", "terms"], 3),
+    **dict.fromkeys(["columns", "schema", "hashing", "xxhash64", "engine", "planning", "terms"], 3),
     **dict.fromkeys(["data", "features"], 4),
     **dict.fromkeys(["train", "cache", "runners", "survey", "fit"], 5),
-    **dict.fromkeys(["bundle", "run_folder", "supervise", "assemble", "model", "scoring", "stages"], 6),
+    **dict.fromkeys(["bundle", "run_folder", "supervise", "assemble", "model", "outputs", "scoring", "stages"], 6),
     **dict.fromkeys(["workflow", "preview", "report"], 7),
     **dict.fromkeys(["cli", "__main__", ""], 8),  # "" is tabgpu/__init__.py
 }

@@ -64,8 +64,8 @@ class WireRunner:
     workers = 1
 
     def reduce(self, observe: Callable[[Any], Iterator[Any]], tasks: Iterable[Any], merge: Any) -> Any:
-        def sent(left: Any, right: Any) -> Any:
-            return wire.unpack(wire.pack(merge(left, right)))
+        def sent(states: Any) -> Any:
+            return wire.unpack(wire.pack(merge(states)))
 
         return merge_tree((wire.unpack(wire.pack(s)) for t in self._sent(tasks) for s in observe(t)), sent)
 

@@ -249,3 +249,39 @@ def test_joined_table_is_kept_and_can_be_replaced(source: Path, tmp_path: Path) 
     assert (kept != replaced).any()
     with pytest.raises(tabgpu.ConfigError, match="--table names 'town'"):
         tabgpu.load(finished.folder, tables={"town": tmp_path / "other.parquet"})
+
+
+def test_what_tells_the_target_is_no_feature(source: Path, tmp_path: Path) -> None:
+    config = pipeline(source, tmp_path, features=[])
+    config["data"] = {
+        "source": str(source),
+        "target": "rich",
+        "derive": {
+            "rich": "spent > 10",
+            "double": "spent * 2",
+            "again": "rich + 1",
+            "old": "age > 50",
+            "older": "old + 1",
+        },
+    }
+    plan = tabgpu.plan(config)
+    assert {"spent", "double", "again", "rich"}.isdisjoint(plan.features)
+    assert {"old", "older", "bought"} <= set(plan.features)
+    assert "made of" in plan.unused["double"]
+
+
+def test_a_file_that_changes_during_a_run_is_noticed(source: Path, tmp_path: Path) -> None:
+    moving = write_parts(TABLE, tmp_path / "in", [500, 400], 130)
+
+    def exchange(message: str) -> None:
+        if message.startswith("train"):
+            pq.write_table(TABLE.slice(0, 400), moving / "01.parquet", row_group_size=130)
+
+    with pytest.raises(tabgpu.DataError, match=r"01\.parquet was replaced or written to during the run"):
+        tabgpu.run(pipeline(moving, tmp_path / "runs"), progress=exchange)
+    assert not (tmp_path / "runs" / "visits" / "latest").exists()
+
+
+def test_all_rounds_count_without_early_stopping(source: Path, tmp_path: Path) -> None:
+    model = {"objective": "binary:logistic", "rounds": 60, "params": {"eta": 1.0, "max_depth": 8}}
+    assert tabgpu.run(pipeline(source, tmp_path, model=model)).summary["best_iteration"] == 59

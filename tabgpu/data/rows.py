@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ..columns import Array, Chunk, Column
 from ..engine import Engine
-from ..errors import ConfigError, DataError, nearest
+from ..errors import ConfigError, DataError, correct, nearest
 from ..features.contract import Field, Fields
 from ..files import Part
 from ..hashing import hash_levels, splitmix64
@@ -172,7 +172,7 @@ class Rows:
             raise ConfigError(
                 f"{key} names the column {name!r}, which does not exist",
                 nearest(name, self.fields),
-                f"Correct {key} in the pipeline file; tabgpu inspect DATA lists the columns",
+                f"{correct(key, 'COLUMN')}; tabgpu inspect DATA lists the columns",
             )
 
     def with_target(self, target: Target | None) -> dict[str, Field]:

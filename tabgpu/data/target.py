@@ -78,10 +78,9 @@ def task_of(objective: str) -> Objective:
     ConfigError
         If it is one that tabgpu cannot evaluate yet.
     """
-    family = objective.split(":")[0]
-    if family == "binary":
+    if objective == "binary:logistic":
         return "binary"
-    if family in ("reg", "count"):
+    if objective.split(":")[0] in ("reg", "count"):
         return "regression"
     raise ConfigError(
         f"model.objective is {objective!r}",

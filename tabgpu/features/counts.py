@@ -1,4 +1,4 @@
-"""`Counts`: the one sparse table of whole numbers over keys, and how two of them become one.
+"""`Counts`: the one sparse table of whole numbers over keys, and how several of them become one.
 
 Level counts, histograms and target sums are all tables with a sorted 64-bit key a row and a few whole numbers beside
 it. `Counts` holds such a table in one canonical form: keys ascend, rows that count nothing are left out, and numbers
@@ -11,6 +11,7 @@ the statistic that fills them (see `tabgpu.features.statistics`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from ..columns import Array, ArrayModule
 from ..hashing import array_module
 from ..wire import record
 
-__all__ = ["Counts", "array_module", "merge", "to_host"]
+__all__ = ["Counts", "array_module", "merge", "merge_all", "to_host"]
 
 
 @record
@@ -86,17 +87,24 @@ def empty(xp: ArrayModule, width: int, levels: pa.Array | None = None) -> Counts
 
 
 def merge(left: Counts, right: Counts) -> Counts:
-    """Add up two tables: rows of equal keys become one, their numbers added.
+    """Add up two tables; see `merge_all`."""
+    return merge_all([left, right])
+
+
+def merge_all(tables: Sequence[Counts], memory: dict[Any, Any] | None = None) -> Counts:
+    """Add up tables: rows of equal keys become one, their numbers added.
 
     Parameters
     ----------
-    left, right : Counts
-        With equally many columns; both with levels or both without.
+    tables : sequence of Counts
+        At least one, with equally many columns; all with levels or all without.
+    memory : dict, optional
+        Remembers how these keys were united, for tables with the very same arrays of keys.
 
     Returns
     -------
     Counts
-        Equal to the bit for any order and grouping of merges. Where levels share a key, that of the left stays.
+        Equal to the bit for any order and grouping of merges. Where levels share a key, that of the first table stays.
 
     Examples
     --------
@@ -105,24 +113,76 @@ def merge(left: Counts, right: Counts) -> Counts:
     >>> merge(a, b).keys.tolist(), merge(a, b).counts[:, 0].tolist()
     ([3, 4, 9], [1, 5, 7])
     """
-    if not len(left) or not len(right):
-        return left if len(left) else right
-    xp = array_module(left.keys)
-    both = xp.concatenate([left.keys, right.keys])
-    order = xp.argsort(both, kind="stable")  # two sorted runs: NumPy merges them in one go
-    both = both[order]
-    first = xp.append(xp.asarray([True]), both[1:] != both[:-1])
-    source, second = order[first], xp.flatnonzero(~first)
+    filled = [t for t in tables if len(t)]
+    if len(filled) < 2:
+        return filled[0] if filled else tables[0]
+    union = Union.of([t.keys for t in filled], memory)
+    levels = [t.levels for t in filled if t.levels is not None]
+    taken = pa.concat_arrays(levels).take(pa.array(to_host(union.sources[0].take(union.places)))) if levels else None
+    return Counts(union.keys, union.add([t.counts for t in filled]), taken)
 
-    low = sum(min(0, int(c.counts.min())) for c in (left, right))
-    high = sum(max(0, int(c.counts.max())) for c in (left, right))
-    counts = xp.concatenate([left.counts, right.counts]).astype(_narrowest(low, high), copy=False)
-    table = counts.take(source, axis=0)  # on rows many times as fast as counts[source]
-    table[second - xp.arange(1, len(second) + 1)] += counts.take(order[second], axis=0)
-    table = table.astype(_narrowest(int(table.min()), int(table.max())), copy=False)
-    if left.levels is None or right.levels is None:
-        return Counts(both[first], table)
-    return Counts(both[first], table, pa.concat_arrays([left.levels, right.levels]).take(pa.array(to_host(source))))
+
+@dataclass(frozen=True)
+class Union:
+    """The keys of several tables as those of one, and which of their rows make up each of its rows.
+
+    Parameters
+    ----------
+    keys : array of uint64
+        Sorted, unique, shape (n,).
+    sources : list of int arrays
+        Rows of the tables, counted through all of them. The i-th array holds the i-th row of each key that has so many,
+        keys with most rows first: what is to be added is added to the front of what is there.
+    places : array of int
+        Shape (n,): where `sources` has each key.
+    """
+
+    keys: Array
+    sources: list[Array]
+    places: Array
+
+    @staticmethod
+    def of(tables: Sequence[Array], memory: dict[Any, Any] | None = None) -> Union:
+        """Unite keys, sorted and unique in each table, of at least one row; once for the same arrays in a `memory`."""
+        memory = {} if memory is None else memory
+        what = ("union", *map(id, tables))
+        if what not in memory:
+            memory[what] = (tables, _unite(tables))  # the arrays stay, so that no other can take over their ids
+        union: Union = memory[what][1]
+        return union
+
+    def add(self, tables: Sequence[Array]) -> Array:
+        """Numbers beside the keys, shape (n, w) in the narrowest dtype, from those of each table."""
+        xp = array_module(self.keys)
+        low = sum(min(0, int(t.min())) for t in tables)
+        high = sum(max(0, int(t.max())) for t in tables)
+        together = xp.concatenate(tables).astype(_narrowest(low, high), copy=False)
+        total = together.take(self.sources[0], axis=0)  # on rows many times as fast as brackets
+        for rows in self.sources[1:]:
+            total[: len(rows)] += together.take(rows, axis=0)
+        return narrow(total).take(self.places, axis=0)
+
+
+def _unite(tables: Sequence[Array]) -> Union:
+    xp = array_module(tables[0])
+    together = xp.concatenate(tables)
+    order = xp.argsort(together, kind="stable")  # of sorted runs: NumPy merges them
+    together = together.take(order)
+    starts = xp.flatnonzero(xp.append(xp.asarray([True]), together[1:] != together[:-1]))
+    keys = together.take(starts)
+    lengths = xp.diff(xp.append(starts, xp.asarray([len(order)])))
+    by_length = xp.argsort((len(tables) - lengths).astype("uint16"), kind="stable")  # NumPy does it by radix
+    places = xp.empty_like(by_length)
+    places[by_length] = xp.arange(len(by_length))
+    starts = starts.take(by_length)
+    longer = [int((lengths > i).sum()) for i in range(int(lengths.max()))]
+    return Union(keys, [order.take(starts[:n] + i) for i, n in enumerate(longer)], places)
+
+
+def narrow(table: Array) -> Array:
+    """Whole numbers in the narrowest dtype of the canonical form that holds them."""
+    bounds = (int(table.min()), int(table.max())) if table.size else (0, 0)
+    return table.astype(_narrowest(*bounds), copy=False)
 
 
 def to_host(array: Any) -> np.ndarray:

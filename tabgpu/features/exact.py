@@ -205,12 +205,12 @@ def grouped_sums(xp: ArrayModule, groups: Array, limb: Array, n_groups: int) -> 
 
     Returns
     -------
-    array of int64
-        Shape (n_groups,).
+    array of float64
+        Whole numbers, shape (n_groups,).
     """
     if not len(groups):
-        return xp.zeros(n_groups, dtype="int64")
-    return xp.bincount(groups, weights=limb, minlength=n_groups).astype("int64")
+        return xp.zeros(n_groups)
+    return xp.bincount(groups, weights=limb, minlength=n_groups)
 
 
 def _units(value: Any) -> int:
@@ -242,10 +242,11 @@ def _float_sum(xp: ArrayModule, x: Array) -> int:
         # Adding and taking away 1.5 * 2^52 units rounds to whole units.
         unit = math.frexp(largest)[1] - bits
         push = 1.5 * 2.0 ** (52 + unit)
-        piece = (x + push) - push
+        piece = x + push
+        piece -= push
         total += _units(piece.sum())
-        x = x - piece  # exact: the rest has no more bits than x
-        largest = _largest(x)
+        x = x - piece  # exact: the rest has no more bits than x, and is half a unit at most
+        largest = math.ldexp(0.5, unit) if bool(x.any()) else 0.0
     return total
 
 

@@ -9,6 +9,7 @@ Equal statistics of equal columns are observed once, whichever steps ask for the
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -145,9 +146,14 @@ class Passes:
                 chunk = chunk.with_columns(self.steps[position].transform(chunk, fitted[position], training=True))
         return states
 
-    def merge(self, left: Mapping[Key, State], right: Mapping[Key, State]) -> dict[Key, State]:
-        """Merge the states of all wishes."""
-        return {key: key[0].merge(left[key], right[key]) for key in left}
+    def merge_all(self, states: Sequence[dict[Key, State]]) -> dict[Key, State]:
+        """Merge the states of all wishes, and empty `states`: what is merged is held once, not twice."""
+        merged: dict[Key, State] = {}
+        for _, keys in itertools.groupby(sorted(states[0], key=_first_column), _first_column):
+            memory: dict[Any, Any] = {}
+            for key in keys:
+                merged[key] = key[0].merge_all([state.pop(key) for state in states], memory)
+        return merged
 
     def base_columns(self, wishes: Iterable[Wish]) -> tuple[str, ...]:
         """Columns that a pass for `wishes` has to read, derive or join."""
@@ -183,3 +189,7 @@ class Passes:
         waiting = {k for i in range(len(self.steps)) if i not in fitted for k in self._keys(i)}
         for key in set(results) - waiting:
             del results[key]
+
+
+def _first_column(key: Key) -> str:
+    return key[0].columns[0]

@@ -10,6 +10,7 @@ offered here too, as are the helpers of `tabgpu.features.keys`. What a step make
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +20,8 @@ from ..columns import Array, Chunk
 from ..hashing import array_module, splitmix64
 from ..wire import record
 from .contract import Statistic
-from .counts import Counts, counts_of, merge
-from .exact import grouped_counts
-from .keys import fold_of, local_groups, local_keys
+from .counts import Counts, counts_of, merge, merge_all
+from .keys import cells_of, distinct_groups, find, fold_of, local_keys
 from .moments import Moments, MomentsResult, Range, RangeResult
 from .quantiles import Quantiles
 from .target_sums import TargetGrid, TargetSums, TargetTable
@@ -38,6 +38,8 @@ __all__ = [
     "TargetGrid",
     "TargetSums",
     "TargetTable",
+    "cells_of",
+    "find",
     "fold_of",
     "local_keys",
 ]
@@ -75,15 +77,17 @@ class LevelCounts(Statistic):
 
     def observe(self, chunk: Chunk, request: Any) -> Counts:
         """Counts of one chunk."""
-        xp = chunk.xp
-        groups = local_groups(chunk, self.keyed_by)
-        rows = grouped_counts(xp, groups.codes, len(groups.keys))
-        seen = xp.flatnonzero(rows)
-        return counts_of(groups.keys[seen], [rows[seen]], groups.levels(seen) if self.keep_levels else None)
+        groups = distinct_groups(chunk, self.keyed_by)
+        levels = groups.levels(groups.seen) if self.keep_levels else None
+        return counts_of(groups.seen_keys, [groups.rows.take(groups.seen)], levels)
 
     def merge(self, left: Counts, right: Counts) -> Counts:
         """Counts of equal keys added."""
         return merge(left, right)
+
+    def merge_all(self, states: Sequence[Counts], memory: dict[Any, Any]) -> Counts:
+        """Counts of equal keys added."""
+        return merge_all(states, memory)
 
     def finish(self, state: Counts, request: Any) -> Counts:
         """The state itself."""

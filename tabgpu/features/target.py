@@ -19,7 +19,7 @@ from ..hashing import KeyTable, array_module
 from .categorical import ANY_KIND
 from .contract import Field, Fields, Result, Statistic, Step
 from .fields import Group, add, distinct_columns, group_columns, group_name, require, to_float32
-from .statistics import TargetGrid, TargetSums, TargetTable, fold_of, local_keys
+from .statistics import TargetGrid, TargetSums, TargetTable, cells_of, find, fold_of
 
 
 @wire.record
@@ -138,15 +138,14 @@ class TargetEncode(Step):
         """The encodings: float32, shape (n_rows,); for training rows those of the other folds."""
         made = {}
         for group, known in zip(self.columns, fitted.encodings, strict=True):
-            rows, keys = local_keys(chunk, group_columns(group))
-            found = known.table.lookup(keys)
+            codes, found = find(chunk, group_columns(group), known.table)
             if not training:
-                values = known.encoding.take(found).take(rows)
+                values = known.encoding.take(found).take(codes)
             elif known.out_of_fold is None:
                 raise ValueError(f"step {self.name!r} was loaded for scoring and cannot transform training rows")
             else:
-                cell = rows.astype(chunk.xp.int64) * self.folds + fold_of(chunk, self.folds, self.seed)
-                values = known.out_of_fold.take(found, axis=0).ravel().take(cell)
+                cells = cells_of(codes, fold_of(chunk, self.folds, self.seed), (len(found), self.folds))
+                values = known.out_of_fold.take(found, axis=0).ravel().take(cells)
             made[self._output(group)] = Column(values)
         return made
 
@@ -156,10 +155,10 @@ class TargetEncode(Step):
     def _encoding(self, table: TargetTable) -> TargetEncoding:
         xp = array_module(table.keys)
         out_of_fold = xp.empty((len(table) + 1, self.folds), dtype=xp.float32)
-        for fold in range(self.folds):
-            out_of_fold[:, fold] = _smoothed(xp, table.level_others(fold), table.others(fold), self.smooth)
+        for fold, (levels, overall) in enumerate(zip(table.level_others(), table.others(), strict=True)):
+            out_of_fold[:, fold] = _smoothed(xp, levels, overall, self.smooth)
         return TargetEncoding(
-            KeyTable(table.keys), _smoothed(xp, table.level_totals(), table.totals(), self.smooth), out_of_fold
+            KeyTable.shared(table.keys), _smoothed(xp, table.level_totals(), table.totals(), self.smooth), out_of_fold
         )
 
 

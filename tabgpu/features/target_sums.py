@@ -2,8 +2,7 @@
 
 The target is held in fixed point on a grid chosen for the whole data set from its `Range`, so that sums are sums of
 whole numbers: the encoding of a row can leave out the row's own fold by subtraction, to the bit, and no order of rows
-matters. The state is one sparse table a fold; as each row is in exactly one fold, all together hold no more rows than
-were seen.
+matters. State and result are the same table, a level a row and a fold a column.
 
 Smoothing and priors are the matter of `tabgpu.features.target`.
 """
@@ -11,16 +10,16 @@ Smoothing and priors are the matter of `tabgpu.features.target`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..columns import Array, Chunk
-from ..hashing import array_module
+from ..columns import Array, ArrayModule, Chunk
 from ..wire import record
 from .contract import Statistic
-from .counts import Counts, counts_of, merge
+from .counts import Union, narrow
 from .exact import LIMB, fixed_point, grouped_counts, grouped_sums
-from .keys import fold_of, local_groups
+from .keys import cells_of, distinct_groups, fold_of
 from .moments import RangeResult
 
 
@@ -60,14 +59,6 @@ class TargetGrid:
 
 
 @record
-@dataclass(frozen=True)
-class TargetState:
-    """One table a fold: number of rows, sum of the high limbs and, for floats, of the low limbs."""
-
-    folds: tuple[Counts, ...]
-
-
-@record
 @dataclass(frozen=True, eq=False)
 class TargetTable:
     """Counts and sums of the target by level and fold, exact.
@@ -76,7 +67,7 @@ class TargetTable:
     ----------
     keys : array of uint64
         Sorted, shape (n,): all levels that have a row with a target.
-    counts : array of an int dtype
+    counts : array of an int dtype, the narrowest, as those that follow
         Shape (n, folds): number of rows.
     high : array of an int dtype
         Shape (n, folds): the sums, in units of ``2**-shift`` (times 2^26 where there is a `low`).
@@ -95,33 +86,45 @@ class TargetTable:
     def __len__(self) -> int:
         return len(self.keys)
 
+    @property
+    def tables(self) -> list[Array]:
+        """Counts and limbs of the sums."""
+        return [t for t in (self.counts, self.high, self.low) if t is not None]
+
     def level_totals(self) -> tuple[Array, Array]:
         """Counts (int64) and sums (float64) of each level over all folds, each of shape (n,)."""
-        return self._sums(_row_sums)
+        return self._numbers([_row_sums(t) for t in self.tables])
 
-    def level_others(self, fold: int) -> tuple[Array, Array]:
-        """Counts (int64) and sums (float64) of each level over all folds but one, each of shape (n,).
+    def level_others(self) -> Iterator[tuple[Array, Array]]:
+        """For one fold after the other, what `level_totals` are of all other folds.
 
         Rows of the fold leave no trace: whole numbers are subtracted before the one rounding to float64.
         """
-        return self._sums(lambda table: _row_sums(table) - table[:, fold])
+        totals = [_row_sums(t) for t in self.tables]
+        for fold in range(self.counts.shape[1]):
+            yield self._numbers([total - t[:, fold] for total, t in zip(totals, self.tables, strict=True)])
 
     def totals(self) -> tuple[int, float]:
         """Count and sum of all rows."""
-        count, total = self._sums(lambda table: table.sum(dtype="int64"))
+        count, total = self._numbers([t.sum(dtype="int64") for t in self.tables])
         return int(count), float(total)
 
-    def others(self, fold: int) -> tuple[int, float]:
-        """Count and sum of all rows that are not in a fold."""
-        count, total = self._sums(lambda table: table.sum(dtype="int64") - table[:, fold].sum(dtype="int64"))
-        return int(count), float(total)
+    def others(self) -> Iterator[tuple[int, float]]:
+        """For one fold after the other, count and sum of all rows that are in other folds."""
+        by_fold = [t.sum(axis=0, dtype="int64") for t in self.tables]
+        for fold in range(self.counts.shape[1]):
+            count, total = self._numbers([sums.sum() - sums[fold] for sums in by_fold])
+            yield int(count), float(total)
 
-    def _sums(self, over: Any) -> tuple[Any, Any]:
-        total = over(self.high).astype("float64")
-        if self.low is not None:
-            total = total * 2.0**LIMB + over(self.low)
+    def _numbers(self, limbs: list[Any]) -> tuple[Any, Any]:
+        """Count, and sum in float64, from the count and the limbs of the sum."""
+        total = limbs[1].astype("float64")
+        if len(limbs) > 2:
+            total = total * 2.0**LIMB + limbs[2]
+        if not self.shift:
+            return limbs[0], total
         half = self.shift // 2  # in two steps: 2.0**-shift alone may overflow
-        return over(self.counts), total * 2.0**-half * 2.0 ** (half - self.shift)
+        return limbs[0], total * 2.0**-half * 2.0 ** (half - self.shift)
 
 
 def _row_sums(table: Array) -> Array:
@@ -133,12 +136,26 @@ def _row_sums(table: Array) -> Array:
 
 
 @dataclass(frozen=True)
+class _Limb:
+    """One limb of the targets of a chunk; of zeros and ones, which rows have a one: counting them is twice as fast."""
+
+    values: Array | None
+    ones: Array | None = None
+
+    def __call__(self, xp: ArrayModule, cells: Array, n_cells: int) -> Array:
+        """Sums by cell."""
+        if self.values is None:
+            return grouped_counts(xp, cells.take(self.ones), n_cells)
+        return grouped_sums(xp, cells, self.values, n_cells)
+
+
+@dataclass(frozen=True)
 class TargetSums(Statistic):
     """Number of rows and sum of the target for each level (or tuple of levels) and fold.
 
-    Rows whose target is missing or infinite are left out; a missing level is a level. The result is a `TargetTable`.
-    Integer targets below 2^52 in size are summed without any error. Other values are rounded to 52 bits below the
-    largest size first: a sum of ``n`` values is off by at most ``n * max(abs(y)) * 2**-52``.
+    Rows whose target is missing or infinite are left out; a missing level is a level. State and result are the same
+    `TargetTable`. Integer targets below 2^52 in size are summed without any error. Other values are rounded to 52 bits
+    below the largest size first: a sum of ``n`` values is off by at most ``n * max(abs(y)) * 2**-52``.
 
     Parameters
     ----------
@@ -165,55 +182,54 @@ class TargetSums(Statistic):
         """The columns of the levels, and the target."""
         return (*self.keyed_by, self.target)
 
-    def observe(self, chunk: Chunk, request: Any) -> TargetState:
+    def observe(self, chunk: Chunk, request: Any) -> TargetTable:
         """Sums of one chunk."""
         xp = chunk.xp
-        groups = local_groups(chunk, self.keyed_by)
+        groups = distinct_groups(chunk, self.keyed_by)
         what = ("target by fold", self.folds, self.seed, self.grid)
-        rows, ends, limbs = chunk.remember(what, (chunk[self.target],), lambda: self._by_fold(chunk))
-        codes, n_groups = groups.codes[rows], len(groups.keys)
-        tables = []
-        for fold in range(self.folds):
-            part = slice(ends[fold], ends[fold + 1])
-            counts = grouped_counts(xp, codes[part], n_groups)
-            seen = xp.flatnonzero(counts)
-            sums = [grouped_sums(xp, codes[part], limb[part], n_groups)[seen] for limb in limbs]
-            tables.append(counts_of(groups.keys[seen], [counts[seen], *sums]))
-        return TargetState(tuple(tables))
+        rows, fold, limbs = chunk.remember(what, (chunk[self.target],), lambda: self._by_fold(chunk))
+        if rows is None:
+            codes, seen, keys = groups.codes, groups.seen, groups.seen_keys
+        else:
+            codes = groups.codes.take(rows)
+            seen = groups.order[grouped_counts(xp, codes, len(groups.keys)).take(groups.order) > 0]
+            keys = groups.keys.take(seen)
+        shape = len(groups.keys), self.folds
+        n_cells = shape[0] * shape[1]
+        cells = cells_of(codes, fold, shape)
+        tables = [grouped_counts(xp, cells, n_cells), *(limb(xp, cells, n_cells) for limb in limbs)]
+        counts, high, *low = (narrow(table).reshape(shape).take(seen, axis=0) for table in tables)
+        return TargetTable(keys, counts, high, low[0] if low else None, self.grid.shift)
 
-    def merge(self, left: TargetState, right: TargetState) -> TargetState:
+    def merge(self, left: TargetTable, right: TargetTable) -> TargetTable:
         """Numbers of equal keys and folds added."""
-        return TargetState(tuple(merge(a, b) for a, b in zip(left.folds, right.folds, strict=True)))
+        return self.merge_all([left, right], {})
 
-    def finish(self, state: TargetState, request: Any) -> TargetTable:
-        """One table over the levels of all folds."""
-        xp = array_module(state.folds[0].keys)
-        keys = xp.sort(xp.concatenate([fold.keys for fold in state.folds]))
-        keys = keys[xp.append(xp.asarray([True]), keys[1:] != keys[:-1])[: len(keys)]]
-        width = state.folds[0].counts.shape[1]
-        tables = []
-        for i in range(width):
-            dtype = max((fold.counts.dtype for fold in state.folds), key=lambda d: d.itemsize)
-            table = xp.zeros((len(keys), self.folds), dtype=dtype)
-            for f, fold in enumerate(state.folds):
-                table[xp.searchsorted(keys, fold.keys), f] = fold.counts[:, i]
-            tables.append(table)
-        return TargetTable(keys, tables[0], tables[1], tables[2] if width == 3 else None, self.grid.shift)
+    def merge_all(self, states: Sequence[TargetTable], memory: dict[Any, Any]) -> TargetTable:
+        """Numbers of equal keys and folds added."""
+        filled = [s for s in states if len(s)]
+        if len(filled) < 2:
+            return filled[0] if filled else states[0]
+        union = Union.of([s.keys for s in filled], memory)
+        counts, high, *low = (union.add(tables) for tables in zip(*(s.tables for s in filled), strict=True))
+        return TargetTable(union.keys, counts, high, low[0] if low else None, self.grid.shift)
 
-    def _by_fold(self, chunk: Chunk) -> tuple[Array, list[int], tuple[Array, ...]]:
-        """Rows that count, fold by fold, where each fold ends, and the limbs of the rows' targets.
+    def finish(self, state: TargetTable, request: Any) -> TargetTable:
+        """The state itself."""
+        return state
 
-        It is the same for all columns, and keeps what the sums of one fold touch in the cache.
-        """
+    def _by_fold(self, chunk: Chunk) -> tuple[Array | None, Array, tuple[_Limb, ...]]:
+        """Rows that count (None for all), their folds and the limbs of their targets: the same for all columns."""
         xp = chunk.xp
         column, fold = chunk[self.target], fold_of(chunk, self.folds, self.seed)
         usable = ~column.missing()
         if column.values.dtype.kind == "f":
             usable &= xp.isfinite(column.values)
-        rows = xp.flatnonzero(usable)
-        rows = rows[xp.argsort(fold[rows], kind="stable")]
-        ends = xp.searchsorted(fold[rows], xp.arange(self.folds + 1, dtype="int16")).tolist()
-        target = column.values[rows]
+        rows = None if bool(usable.all()) else xp.flatnonzero(usable)
+        target = column.values if rows is None else column.values[rows]
+        fold = fold if rows is None else fold[rows]
         if self.grid.kind == "float":
-            return rows, ends, fixed_point(xp, target, self.grid.shift)
-        return rows, ends, (target.astype("float64"),)
+            return rows, fold, tuple(_Limb(limb) for limb in fixed_point(xp, target, self.grid.shift))
+        if bool(((target == 0) | (target == 1)).all()):
+            return rows, fold, (_Limb(None, xp.flatnonzero(target)),)
+        return rows, fold, (_Limb(target.astype("float64")),)

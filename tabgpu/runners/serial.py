@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
-from ..merging import merge_tree
+from ..merging import Merge, merge_tree
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -17,7 +17,7 @@ class Runner(Protocol):
     name: str
     workers: int
 
-    def reduce(self, observe: Callable[[T], Iterator[S]], tasks: Iterable[T], merge: Callable[[S, S], S]) -> S | None:
+    def reduce(self, observe: Callable[[T], Iterator[S]], tasks: Iterable[T], merge: Merge[S]) -> S | None:
         """Observe every task and merge all states as a tree; None if there was none."""
 
     def each(self, work: Callable[[T], S], tasks: Iterable[T]) -> Iterator[S]:
@@ -30,7 +30,7 @@ class SerialRunner:
     name = "serial"
     workers = 1
 
-    def reduce(self, observe: Callable[[T], Iterator[S]], tasks: Iterable[T], merge: Callable[[S, S], S]) -> S | None:
+    def reduce(self, observe: Callable[[T], Iterator[S]], tasks: Iterable[T], merge: Merge[S]) -> S | None:
         """See `Runner.reduce`."""
         return merge_tree((state for task in tasks for state in observe(task)), merge)
 

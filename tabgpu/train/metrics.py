@@ -12,7 +12,8 @@ are the numbers that a run reports; the metrics that XGBoost watches in training
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
@@ -105,7 +106,11 @@ def merge(left: State, right: State) -> State:
 
 def merge_all(states: Iterable[State]) -> State | None:
     """State of all together; None of nothing."""
-    return merge_tree(states, merge)
+
+    def together(some: Sequence[State]) -> State:
+        return counts.merge_all(some) if isinstance(some[0], Counts) else functools.reduce(merge, some)
+
+    return merge_tree(states, together)
 
 
 def finish(state: State) -> Scores:

@@ -75,6 +75,7 @@ def run(statistic: Statistic, chunks: list[Chunk], order: np.random.Generator | 
                 observed = [s for k, s in enumerate(observed) if k not in (i, j)] + [both]
         state = functools.reduce(statistic.merge, observed)
         states.append(wire.pack(state))
+        assert wire.pack(statistic.merge_all(observed, {})) == states[-1]
         result = statistic.finish(state, request)
         if not isinstance(result, Again):
             return result, states

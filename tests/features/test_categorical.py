@@ -68,7 +68,7 @@ def test_codes_levels_and_counts(drawn, min_count, max_levels, cuts):
     assert vocabulary.counts.tolist() == np.bincount(in_training, minlength=len(vocabulary)).tolist()
     keys = vocabulary.global_levels.keys
     assert keys[:2].tolist() == [MISSING_KEY, UNSEEN_KEY]
-    assert vocabulary.encode(keys).tolist() == list(range(len(vocabulary)))
+    assert vocabulary.codes.take(vocabulary.table.lookup(keys)).tolist() == list(range(len(vocabulary)))
 
 
 def test_numbers_of_large_vocabularies():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tabgpu import wire
-from tabgpu.features.counts import Counts, counts_of, empty, merge
+from tabgpu.features.counts import Counts, counts_of, empty, merge, merge_all
 
 key = st.integers(0, 12) | st.sampled_from([2**64 - 1, 2**63])
 numbers = st.integers(1, 300) | st.sampled_from([2**16, 2**32 - 1, 2**32])
@@ -36,7 +36,11 @@ def test_merged_tables_are_the_table_of_the_sum_in_any_order(contents, random, w
     assert wire.pack(functools.reduce(merge, tables)) == whole
     while len(tables) > 1:
         random.shuffle(tables)
-        tables.append(merge(wire.unpack(wire.pack(tables.pop())), tables.pop()))
+        tables.append(
+            merge_all(
+                [wire.unpack(wire.pack(tables.pop())), *(tables.pop() for _ in range(random.randint(1, len(tables))))]
+            )
+        )
     assert wire.pack(tables[0]) == whole
 
 
@@ -92,6 +96,17 @@ def test_string_levels_are_wide_so_that_merging_cannot_overflow():
     ):
         made = counts_of(np.array([1], np.uint64), [np.array([1])], pa.array(["a"]).cast(kind))
         assert made.levels.type == wide
+
+
+def test_tables_of_the_same_keys_are_united_once():
+    keys = [np.array(k, np.uint64) for k in ([1, 5], [5, 9], [1, 5, 7])]
+    first, second = ([counts_of(k, [np.full(len(k), n)]) for k in keys] for n in (1, 100))
+    memory = {}
+    one, other = merge_all(first, memory), merge_all(second, memory)
+    assert one.keys is other.keys
+    assert (one.keys.tolist(), one.rows.tolist()) == ([1, 5, 7, 9], [2, 3, 1, 1])
+    assert other.rows.tolist() == [200, 300, 100, 100]
+    assert merge_all(first[::-1], memory).rows.tolist() == [2, 3, 1, 1]
 
 
 def test_rows_are_the_first_column():

@@ -7,7 +7,7 @@ from statistic_laws import any_floats, categorical, chunk_of, nasty_ints, piece,
 
 from tabgpu.columns import Column, Levels
 from tabgpu.features import keys as keys_module
-from tabgpu.features.keys import fold_of, local_groups, local_keys
+from tabgpu.features.keys import distinct_groups, fold_of, local_groups, local_keys
 from tabgpu.hashing import MISSING_KEY, combine, hash_levels, splitmix64, value_keys
 
 
@@ -64,7 +64,7 @@ def test_the_values_of_groups_are_theirs(rows, random):
             taken = arrays[name].take(pa.array(some)) if chunk is not whole else arrays[name]
             assert found.take(pa.array(groups.codes)).to_pylist() == taken.to_pylist()
             present = groups.keys != MISSING_KEY
-            assert expected_keys(found).tolist()[: present.sum()] == groups.keys[present].tolist()
+            assert expected_keys(found)[present].tolist() == groups.keys[present].tolist()
 
 
 def test_pairs_too_many_for_a_table_are_grouped_all_the_same(monkeypatch):
@@ -111,7 +111,12 @@ def test_few_rows_of_many_levels_missing_ones_among_them():
 def test_an_encoded_column_may_bring_its_own_missing_level_and_colliding_keys():
     levels = Levels(pa.array([None, "x", "y", "z"]), lambda _: np.array([MISSING_KEY, 7, 7, 3], np.uint64))
     column = Column(np.array([0, 1, 2, 3, -1], np.int32), "categorical", levels=levels)
-    assert key_of_each_row(chunk_of(a=column), ("a",)).tolist() == [MISSING_KEY, 7, 7, 3, MISSING_KEY]
+    chunk = chunk_of(a=column)
+    assert key_of_each_row(chunk, ("a",)).tolist() == [MISSING_KEY, 7, 7, 3, MISSING_KEY]
+    groups = distinct_groups(chunk, ("a",))
+    assert groups.keys[groups.codes].tolist() == [MISSING_KEY, 7, 7, 3, MISSING_KEY]
+    assert (groups.seen_keys.tolist(), groups.rows[groups.seen].tolist()) == ([3, 7, MISSING_KEY], [1, 2, 2])
+    assert groups.levels(groups.seen).to_pylist() == ["z", "x", None]
 
 
 def test_a_chunk_remembers_its_groups_and_a_new_chunk_does_not():

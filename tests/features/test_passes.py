@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ class Observer:
         self.asked.append([type(w.statistic).__name__ for w in wishes])
         self.columns.append(self.passes.base_columns(wishes))
         selected = [c.select(self.columns[-1]) for c in self.chunks]
-        states = merge_tree((self.passes.observe_chunk(c, wishes, fitted) for c in selected), self.passes.merge)
+        states = merge_tree((self.passes.observe_chunk(c, wishes, fitted) for c in selected), self.passes.merge_all)
         assert states is not None
         return states
 
@@ -95,6 +95,9 @@ def test_quantiles_ask_again_until_they_know() -> None:
 
 
 def test_merging_as_a_tree_keeps_the_order() -> None:
-    assert merge_tree([], lambda a, b: a + b) is None
-    for n in range(1, 20):
-        assert merge_tree([[i] for i in range(n)], lambda a, b: a + b) == list(range(n))
+    def join(found: Sequence[list[int]]) -> list[int]:
+        return [i for some in found for i in some]
+
+    assert merge_tree([], join) is None
+    for n in range(1, 80):
+        assert merge_tree([[i] for i in range(n)], join) == list(range(n))

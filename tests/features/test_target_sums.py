@@ -38,8 +38,8 @@ def check_table(table, cells, tolerance):
     keys = sorted({key for key, _ in cells})
     assert table.keys.tolist() == keys
     for fold in [None, *range(FOLDS)]:
-        counts, sums = table.level_totals() if fold is None else table.level_others(fold)
-        counted, total = table.totals() if fold is None else table.others(fold)
+        counts, sums = table.level_totals() if fold is None else list(table.level_others())[fold]
+        counted, total = table.totals() if fold is None else list(table.others())[fold]
         picked = [[cells[c] for c in cells if c[0] == k and c[1] != fold] for k in keys]
         assert counts.tolist() == [sum(n for n, _ in p) for p in picked]
         exact = [sum((y for _, y in p), Fraction(0)) for p in picked]
@@ -88,8 +88,8 @@ def test_what_is_outside_a_fold_does_not_know_what_is_in_it(rows, data):
     tables = [
         statistic.finish(statistic.observe(c, None), None) for c in (chunk, chunk.with_columns({"y": Column(changed)}))
     ]
-    assert wire.pack(tables[0].level_others(fold)) == wire.pack(tables[1].level_others(fold))
-    assert tables[0].others(fold) == tables[1].others(fold)
+    assert wire.pack(list(tables[0].level_others())[fold]) == wire.pack(list(tables[1].level_others())[fold])
+    assert list(tables[0].others())[fold] == list(tables[1].others())[fold]
 
 
 def test_groups_of_columns_and_unused_levels():
@@ -105,7 +105,7 @@ def test_no_rows_with_a_target():
     for grid in (TargetGrid("integer"), grid_of(chunk)):
         table = check_laws(TargetSums(("a",), "y", 2, 0, grid), chunk)
         assert len(table) == 0
-        assert table.totals() == table.others(1) == (0, 0.0)
+        assert table.totals() == list(table.others())[1] == (0, 0.0)
 
 
 @pytest.mark.parametrize(
