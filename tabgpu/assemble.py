@@ -32,7 +32,7 @@ from .features.passes import Passes
 from .features.statistics import TargetGrid
 from .files import File, Footer, find, make_parts, read_footer
 from .hardware import Hardware, memory_limit
-from .planning import DataShape, Learned, Plan, Settings, Work, make
+from .planning import SAMPLE_ROWS, DataShape, Learned, Plan, Settings, Work, make
 from .runners import Runner
 from .schema import Schema, unify
 from .train.params import check_params
@@ -384,12 +384,14 @@ def plan_of(a: Assembled, d: Design, hardware: Hardware, learned: Learned | None
         pipeline.model.params if pipeline.model else None,
         int(pipeline.model.params.get("max_bin", 256)) if pipeline.model else 256,
         pipeline.model.cuts if pipeline.model else "own",
+        SAMPLE_ROWS if pipeline.model and pipeline.model.cuts == "own" else 0,
     )
     shape = DataShape(
         a.n_rows,
         len(a.footers),
         sum(_value_bytes(c.dtype) for c in columns) + 8,
         max((n for f in a.footers for n in f.group_rows), default=0),
+        max((t.part.n_rows for t in a.tasks), default=0),
         sum(sum(f.group_bytes) for f in a.footers) if any(c.levels == "text" for c in columns) else 0,
     )
     return make(shape, settings, Work(d.features, tuple(_passes(a, d)), d.unused), learned)

@@ -1,23 +1,29 @@
 """The command line: one short function a command.
 
 With ``--json`` a command prints one JSON object on standard output and everything else on standard error. What is
-raised becomes the exit code that `tabgpu.errors` documents: 1 is a bug in tabgpu, 130 and 143 an interruption.
+raised becomes the exit code that `tabgpu.errors` documents: 1 is a bug in tabgpu, 130 and 143 an interruption. What a
+command prints is held until it has ended, and written at once: so there is one place where writing can fail.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import sys
 import traceback
+from contextlib import redirect_stdout
+from types import ModuleType
 from typing import Any, NoReturn
 
 import click
 
 from . import __version__
 from .errors import TabgpuError
+from .interrupts import deferred
 
+_came: list[int] = []  # signals that the handlers were called for
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
@@ -69,8 +75,7 @@ _overwrite = click.option("--overwrite", is_flag=True, help="Replace the output 
 @_debug
 def inspect(data: tuple[str, ...], as_json: bool, debug: bool) -> None:
     """List rows, columns and differences of the files in DATA, from their footers."""
-    from . import report, workflow
-
+    report, workflow = _modules()
     _print(workflow.inspect(data), as_json, report.inspection)
 
 
@@ -81,8 +86,7 @@ def inspect(data: tuple[str, ...], as_json: bool, debug: bool) -> None:
 @_debug
 def plan(pipeline: str, overrides: tuple[str, ...], as_json: bool, debug: bool) -> None:
     """Say what a run of PIPELINE would do: engine, passes, memory and why."""
-    from . import report, workflow
-
+    report, workflow = _modules()
     _print(workflow.plan(pipeline, set=overrides).to_json(), as_json, report.plan)
 
 
@@ -95,9 +99,9 @@ def plan(pipeline: str, overrides: tuple[str, ...], as_json: bool, debug: bool) 
 @_debug
 def run(pipeline: str, overrides: tuple[str, ...], sample: str | None, as_json: bool, quiet: bool, debug: bool) -> None:
     """Fit, train and evaluate PIPELINE; write a run folder."""
-    from . import workflow
-
-    done = workflow.run(pipeline, set=overrides, sample=sample, progress=_progress(quiet))
+    _, workflow = _modules()
+    with redirect_stdout(sys.stderr):  # XGBoost prints what params.verbosity asks for
+        done = workflow.run(pipeline, set=overrides, sample=sample, progress=_progress(quiet))
     _print(done.summary, as_json, lambda _: str(done))
 
 
@@ -112,8 +116,7 @@ def run(pipeline: str, overrides: tuple[str, ...], sample: str | None, as_json: 
 @_debug
 def score(bundle: str, data: tuple[str, ...], out: str, as_json: bool, debug: bool, **options: Any) -> None:
     """Predict the rows of DATA with BUNDLE; write one Parquet file for each input file."""
-    from . import report, workflow
-
+    report, workflow = _modules()
     done = workflow.score(bundle, data, out, **_write_options(options))
     _print(done, as_json, report.written)
 
@@ -129,8 +132,7 @@ def score(bundle: str, data: tuple[str, ...], out: str, as_json: bool, debug: bo
 @_debug
 def transform(bundle: str, data: tuple[str, ...], out: str, as_json: bool, debug: bool, **options: Any) -> None:
     """Write the features of DATA as the model of BUNDLE sees them."""
-    from . import report, workflow
-
+    report, workflow = _modules()
     done = workflow.transform(bundle, data, out, **_write_options(options))
     _print(done, as_json, report.written)
 
@@ -143,6 +145,17 @@ def _write_options(options: dict[str, Any]) -> dict[str, Any]:
             raise click.UsageError(f"--table is {pair!r}. Expected NAME=PATH.")
         tables[name] = path
     return {**options, "tables": tables}
+
+
+def _modules() -> tuple[ModuleType, ModuleType]:
+    """What all commands work with, imported when one is called: the help does without.
+
+    An interrupt waits until they are there: in the middle of an import some libraries swallow it, or make another error
+    of it.
+    """
+    with deferred():
+        from . import report, workflow
+    return report, workflow
 
 
 def _print(value: dict[str, Any], as_json: bool, text: Any) -> None:
@@ -159,16 +172,33 @@ def _progress(quiet: bool) -> Any:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code of what happened."""
-    signal.signal(signal.SIGTERM, _terminate)
-    words = sys.argv[1:] if arguments is None else arguments
-    sys.exit(_guarded(words))
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored
+        signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, _interrupt)
+    code = _guarded(sys.argv[1:] if arguments is None else arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done: an interrupt would only spoil the exit code
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.exit(code)
 
 
-def _terminate(number: int, frame: Any) -> NoReturn:
+def _interrupt(number: int, frame: Any) -> NoReturn:
+    _came.append(number)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
     raise SystemExit(128 + number)
 
 
 def _guarded(words: list[str]) -> int:
+    """Exit code of a command line, once all is written."""
+    held = io.StringIO()
+    with redirect_stdout(held):
+        code = _answered(words)
+    written = _write(held.getvalue())
+    return code or written
+
+
+def _answered(words: list[str]) -> int:
+    """Exit code of a command."""
     as_json, debug = "--json" in words, "--debug" in words
     try:
         cli.main(args=words, prog_name="tabgpu", standalone_mode=False)
@@ -182,14 +212,44 @@ def _guarded(words: list[str]) -> int:
             traceback.print_exc()
         return _fail(str(error), error.exit_code, as_json, type(error).__name__)
     except (KeyboardInterrupt, click.Abort):
-        return _fail("Interrupted.", 130, as_json, "KeyboardInterrupt")
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on: not an error of ours
-        return 141
+        return _interrupted(signal.SIGINT, as_json)
+    except SystemExit as error:
+        if error.code == 128 + signal.SIGTERM:
+            return _interrupted(signal.SIGTERM, as_json)
+        return 141  # click ends like this where nobody reads standard error on
     except Exception as error:  # noqa: BLE001 - the last resort: whatever it is, it is a bug in tabgpu
+        if _came:  # some libraries make another error of an interrupt
+            return _interrupted(_came[0], as_json)
         traceback.print_exc()
         return _fail(f"This is a bug in tabgpu: {type(error).__name__}: {error}", 1, as_json, "Bug")
     return 0
+
+
+def _write(text: str) -> int:
+    """Write to standard output; the exit code."""
+    if sys.stdout is None or not text:
+        return 0
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        # what is left goes nowhere, so that the interpreter does not try it again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # nobody reads on: not an error of ours
+            return 141
+        click.echo(
+            f"tabgpu: Standard output cannot be written to: {error.strerror or error}. "
+            "Expected room for what the command prints. Free some, or send it elsewhere.",
+            err=True,
+        )
+        return 4
+    return 0
+
+
+def _interrupted(number: int, as_json: bool) -> int:
+    if number == signal.SIGINT:
+        return _fail("Interrupted.", 130, as_json, "KeyboardInterrupt")
+    return _fail("Terminated.", 143, as_json, "SystemExit")
 
 
 def _fail(message: str, code: int, as_json: bool, kind: str) -> int:

@@ -21,8 +21,6 @@ from .features.passes import Key, Passes, Wish
 from .features.statistics import Sample
 from .runners import Runner
 
-SAMPLE_ROWS = 200_000  # enough for own cuts: 5M x 30, AUC 0.86401 from all rows, 0.86399 from these
-
 Progress = Callable[[str], None]
 
 

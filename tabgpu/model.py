@@ -303,6 +303,10 @@ def _replacement(name: str, source: str, needed: Sequence[str]) -> pa.Table:
 
 def _table(frame: Any) -> pa.Table:
     """Arrow table of any frame that speaks Arrow."""
+    if type(frame).__name__ == "LazyFrame":
+        raise DataError(
+            "The data is a LazyFrame, which holds no rows yet", "Expected a frame with rows", "Call .collect() first"
+        )
     try:
         table = frame if isinstance(frame, pa.Table) else pa.table(frame)
     except (TypeError, ValueError, pa.ArrowException) as error:

@@ -26,11 +26,11 @@ from .features.contract import Fitted
 from .features.moments import RangeResult
 from .features.statistics import Quantiles, Sample, TargetGrid
 from .features.target import TargetEncodeFitted
-from .fit import SAMPLE_ROWS, Fitter, Progress
+from .fit import Fitter, Progress
 from .hardware import MemoryMonitor
 from .model import FittedPipeline, feature_array
 from .outputs import FileWriter, output_folder
-from .planning import Plan
+from .planning import SAMPLE_ROWS, Plan
 from .run_folder import RunFolder
 from .survey import Survey, check_rows, check_weights, observe_fully, statistics_of, survey, target_of
 

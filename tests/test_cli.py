@@ -142,6 +142,13 @@ def valid_without_target(place: Path) -> dict[str, Any]:
     return change_data(valid=str(place / "valid"))(place)
 
 
+def one_class_in_valid(place: Path) -> dict[str, Any]:
+    ones = TABLE.set_column(TABLE.column_names.index("bought"), "bought", pa.array([1] * 300, pa.int8()))
+    write_parts(ones, place / "valid", [300], 100)
+    model = {"objective": "binary:logistic", "rounds": 9, "early_stopping": 2, "params": {"eval_metric": "auc"}}
+    return {**change_data(valid=str(place / "valid"))(place), "model": model}
+
+
 BAD: dict[str, tuple[Callable[[Path], dict[str, Any]], int, str]] = {
     "unknown key": (lambda p: {"modle": {}}, 2, "Did you mean 'model'"),
     "unknown step": (lambda p: {"features": [{"fil": {"columns": ["age"]}}]}, 2, "Did you mean 'fill'"),
@@ -181,7 +188,7 @@ BAD: dict[str, tuple[Callable[[Path], dict[str, Any]], int, str]] = {
     "damaged file": (damaged_file, 3, "01.parquet"),
     "empty file": (empty_file, 3, "0 bytes"),
     "output is a file": (file_as_output, 2, "runs"),
-    "too little memory": (lambda p: {"memory": {"limit": "50MB"}}, 4, "libraries 130 MB"),
+    "too little memory": (lambda p: {"memory": {"limit": "50MB"}}, 4, "libraries 150 MB"),
     "gpu": (lambda p: {"engine": "gpu"}, 4, "engine"),
     "precision that is not there yet": (lambda p: {"precision": "half"}, 2, "precision is 'half'"),
     "group without its split": (change_data(group="town"), 2, "would tear groups apart"),
@@ -189,6 +196,17 @@ BAD: dict[str, tuple[Callable[[Path], dict[str, Any]], int, str]] = {
     "margins taken for probabilities": (lambda p: {"model": {"objective": "binary:logitraw"}}, 2, "binary:logitraw"),
     "nested target": (nested_target, 2, "is nested"),
     "valid without the target": (valid_without_target, 3, "data.valid lack the column 'bought'"),
+    "parameter that is no number": (
+        lambda p: {"model": {"objective": "binary:logistic", "params": {"max_depth": "six"}}},
+        2,
+        "max_depth",
+    ),
+    "labels that the objective cannot have": (
+        lambda p: {**change_data(target="bought")(p), "model": {"objective": "reg:gamma", "rounds": 3}},
+        3,
+        "reg:gamma",
+    ),
+    "stopping metric without a value": (one_class_in_valid, 3, "auc"),
     "wrong fraction": (lambda p: {"split": {"valid": 0.7, "test": 0.7}}, 2, "less than 1"),
 }
 

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "tabgpu"
 
 # The longest name that fits decides: a folder's layer is that of all its modules.
 LAYERS = {
-    **dict.fromkeys(["errors", "merging", "units"], 1),
+    **dict.fromkeys(["errors", "interrupts", "merging", "units"], 1),
     **dict.fromkeys(["config", "files", "hardware", "wire"], 2),
     **dict.fromkeys(["columns", "schema", "hashing", "xxhash64", "engine", "planning", "terms"], 3),
     **dict.fromkeys(["data", "features"], 4),

@@ -194,3 +194,9 @@ def test_benchmarks_run_small(tmp_path: Path, benchmark: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "out.json").stat().st_size > 500
+
+
+def test_the_sample_pipeline_runs_from_a_clone_alone(tmp_path: Path) -> None:
+    done = tabgpu.run(ROOT / "pipelines" / "sample.yaml", set={"output": str(tmp_path)})
+    assert done.summary["rows"]["train"] > 2_000
+    assert {"target_encode_dest", "carrier", "time_hour_hour"} <= set(done.plan.features)

@@ -81,7 +81,14 @@ def test_frames_of_every_library_give_one_answer(done: tabgpu.Run) -> None:
     frame = TABLE.to_pandas()
     shuffled = frame[frame.columns[::-1]].set_index(np.arange(N_ROWS) * 3 + 5)
     assert np.array_equal(model.predict_proba(shuffled), expected)
-    assert np.array_equal(model.predict_proba(pl.from_arrow(TABLE)), expected)
+    rows = pl.from_arrow(TABLE)
+    assert np.array_equal(model.predict_proba(rows), expected)
+    shops = pl.Enum(sorted(set(TABLE["shop"].to_pylist())))
+    assert np.array_equal(model.predict_proba(rows.with_columns(pl.col("shop").cast(shops))), expected)
+    assert np.array_equal(model.predict_proba(rows.with_columns(pl.col("town").cast(pl.Categorical))), expected)
+    assert np.array_equal(model.predict_proba(frame.astype({"town": "category"})), expected)
+    with pytest.raises(tabgpu.DataError, match="collect"):
+        model.predict(rows.lazy())
     assert list(model.transform(shuffled).index) == list(shuffled.index)
     assert type(model.transform(pl.from_arrow(TABLE))).__module__.startswith("polars")
 
@@ -285,3 +292,34 @@ def test_a_file_that_changes_during_a_run_is_noticed(source: Path, tmp_path: Pat
 def test_all_rounds_count_without_early_stopping(source: Path, tmp_path: Path) -> None:
     model = {"objective": "binary:logistic", "rounds": 60, "params": {"eta": 1.0, "max_depth": 8}}
     assert tabgpu.run(pipeline(source, tmp_path, model=model)).summary["best_iteration"] == 59
+
+
+def test_odd_names_of_columns(tmp_path: Path) -> None:
+    """Names that XGBoost, regular expressions, shells or people would trip over; originals stand in every output."""
+    odd = [
+        "a[0]",
+        "b<c",
+        "new\nline",
+        "d\u00e9j\u00e0 \u2708",
+        "split",
+        "prediction",
+        "index",
+        "label",
+        "x.y",
+        "'q\"",
+        "_",
+    ]
+    rng = np.random.default_rng(0)
+    columns = {name: pa.array(rng.normal(size=300)) for name in odd}
+    columns["target"] = pa.array((rng.random(300) < 1 / (1 + np.exp(-3 * columns["a[0]"].to_numpy()))).astype(np.int8))
+    source = write_parts(pa.table(columns), tmp_path / "in", [300], 100)
+    config = {"version": 1, "data": {"source": str(source), "target": "target"}, "output": str(tmp_path / "runs")}
+    finished = tabgpu.run({**config, "model": {"objective": "binary:logistic", "rounds": 5}})
+    assert set(finished.plan.features) == set(odd)
+    assert finished.metrics["train"]["auc"] > 0.8
+    tabgpu.score(finished.folder, str(source), tmp_path / "out", keep=["a[0]", "split"])
+    assert pq.read_schema(tmp_path / "out" / "00.parquet").names == ["a[0]", "split", "prediction", "probability"]
+    with pytest.raises(tabgpu.ConfigError, match="also the name of an answer"):
+        tabgpu.score(finished.folder, str(source), tmp_path / "other", keep=["prediction"])
+    features = tabgpu.run({**config, "model": None})
+    assert {*odd, "split_"} <= {*pq.read_schema(features.folder / "features" / "00.parquet").names}

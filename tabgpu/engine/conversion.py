@@ -259,6 +259,7 @@ def _compact(codes: np.ndarray, levels: pa.Array) -> tuple[np.ndarray, pa.Array]
 
 def _text(levels: pa.Array) -> pa.Array:
     """Levels as text, unchecked; as large_string where they exceed 2 GiB."""
+    levels = _without_views(levels)
     kind = levels.type
     if pat.is_string(kind):
         return levels

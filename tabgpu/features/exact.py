@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,21 @@ def mean_of(count: int, total: int) -> float:
         The float64 nearest to the true mean; NaN of no values.
     """
     return total / (count << UNIT) if count else math.nan  # int / int is rounded once
+
+
+def remainder_of(count: int, total: int) -> float:
+    """What `mean_of` rounds away: the float64 nearest to the true mean less `mean_of`; 0.0 of no values.
+
+    Examples
+    --------
+    >>> total = (3 * 2**60 + 1) << UNIT
+    >>> mean_of(3, total) == 2.0**60, round(remainder_of(3, total), 3)
+    (True, 0.333)
+    """
+    if not count:
+        return 0.0
+    mean = mean_of(count, total)
+    return float(Fraction(total, count << UNIT) - Fraction(mean)) if math.isfinite(mean) else 0.0
 
 
 def deviation_of(count: int, total: int, squares: int) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 from ..columns import Array, ArrayModule, Chunk, Column
 from ..wire import record
 from .contract import Statistic
-from .exact import deviation_of, mean_of, sum_exact, sum_squares_exact
+from .exact import deviation_of, mean_of, remainder_of, sum_exact, sum_squares_exact
 
 
 def present(column: Column) -> Array:
@@ -129,12 +129,15 @@ class MomentsResult:
         The float64 nearest to their population standard deviation; NaN of no values.
     n_infinite : int
         Number of infinite values, which are left out.
+    remainder : float
+        The true mean less `mean`: what large integers, such as timestamps, need to be centred on it.
     """
 
     count: int
     mean: float
     std: float
     n_infinite: int = 0
+    remainder: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -176,4 +179,5 @@ class Moments(Statistic):
             mean_of(state.count, state.total),
             deviation_of(state.count, state.total, state.squares),
             state.n_infinite,
+            remainder_of(state.count, state.total),
         )

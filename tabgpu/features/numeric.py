@@ -160,9 +160,10 @@ def _log_dtype(dtype: str | np.dtype) -> str:
 @wire.record
 @dataclass(frozen=True)
 class StandardizeFitted:
-    """Mean and population standard deviation of each column; NaN where no training row had a value."""
+    """Mean (with what its float64 rounds away) and population standard deviation of each column; NaN of no values."""
 
     means: tuple[float, ...]
+    remainders: tuple[float, ...]
     deviations: tuple[float, ...]
 
 
@@ -186,7 +187,7 @@ class Standardize(Step):
     --------
     >>> chunk = Chunk({"x": Column(np.array([1.0, 3.0, np.nan]))}, np.arange(3, dtype="u8"), np)
     >>> step = Standardize("standardize", ("x",))
-    >>> step.transform(chunk, StandardizeFitted(means=(2.0,), deviations=(1.0,)), False)["x"].values
+    >>> step.transform(chunk, StandardizeFitted((2.0,), (0.0,), (1.0,)), False)["x"].values
     array([-1.,  1., nan], dtype=float32)
     """
 
@@ -217,6 +218,7 @@ class Standardize(Step):
         """Mean and deviation of each column."""
         return StandardizeFitted(
             means=tuple(r.mean if r.count else math.nan for r in results),
+            remainders=tuple(r.remainder for r in results),
             deviations=tuple(r.std if r.count else math.nan for r in results),
         )
 
@@ -224,9 +226,10 @@ class Standardize(Step):
         """The standardized columns: float32, shape (n_rows,)."""
         xp = chunk.xp
         made = {}
-        for name, mean, deviation in zip(self.columns, fitted.means, fitted.deviations, strict=True):
+        moments = zip(self.columns, fitted.means, fitted.remainders, fitted.deviations, strict=True)
+        for name, mean, remainder, deviation in moments:
             with np.errstate(over="ignore", invalid="ignore"):  # of what lies beyond float64; `to_float32` bounds it
-                distance = _distance(xp, chunk[name], mean)
+                distance = _distance(xp, chunk[name], mean, remainder)
                 if deviation > 0:
                     distance /= deviation
             if deviation == 0:
@@ -235,8 +238,12 @@ class Standardize(Step):
         return made
 
 
-def _distance(xp: ArrayModule, column: Column, mean: float) -> Array:
-    """``x - mean`` as float64, NaN where missing; exact for integers of any size up to one rounding."""
+def _distance(xp: ArrayModule, column: Column, mean: float, remainder: float) -> Array:
+    """``x - (mean + remainder)`` as float64, NaN where missing.
+
+    For 64-bit integers it is the true distance up to one rounding, however large they are. Elsewhere the remainder is
+    below what a float64 of the mean's size can tell.
+    """
     values = column.values
     if values.dtype.itemsize < 8 or values.dtype.kind == "f" or math.isnan(mean):
         return column.floats("float64") - mean
@@ -244,7 +251,7 @@ def _distance(xp: ArrayModule, column: Column, mean: float) -> Array:
     bits, mask = values.dtype.type(32), values.dtype.type(_HALF - 1)
     high = (values >> bits).astype(xp.float64) - (center >> 32)  # both below 2^33: exact
     low = (values & mask).astype(xp.float64) - (center & (_HALF - 1))
-    distance = high * _HALF + low - (mean - center)
+    distance = high * _HALF + low - ((mean - center) + remainder)
     if column.valid is not None:
         distance[~column.valid] = math.nan
     return distance

@@ -5,14 +5,15 @@ round draws its rows and columns from its own seed (``seed_per_iteration``), whi
 Before, the tree updater also kept a stream of random numbers from round to round, which no saved model holds; there it
 is made anew before each round where anything is drawn (`_renew`).
 
-The history of the metrics and the best iteration are ours and part of each checkpoint: XGBoost forgets them. Every
-prediction is bound to the rounds up to the best. Matrices come from `matrix`; saving and digests are for others.
+The history of the metrics and the best iteration are ours and part of each checkpoint: XGBoost forgets them. Without
+early stopping the last round is the best: whoever asks for N rounds gets N. Every prediction is bound to the rounds up
+to the best. Matrices come from `matrix`; saving and digests are for others.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -22,15 +23,16 @@ import xgboost
 from .. import wire
 from ..columns import Array
 from ..errors import ConfigError
+from ..interrupts import deferred
+from .names import safe_names, with_safe_names
 from .params import samples
+from .refusals import refusals
+from .watching import History, better, default_metrics, parse
 
-History = dict[str, dict[str, list[float]]]  # side, metric, value of each round
 Output = Literal["probability", "value", "margin"]
 
-_MAXIMISED = ("auc", "aucpr", "pre", "map", "ndcg")
 _VERSION = tuple(int(number) for number in xgboost.__version__.split(".")[:2])
 _EXACT_SEEDS = (3, 4)  # from this version on, what a round draws depends on the seed and the round alone
-_REFUSED = re.compile("[Pp]arameter|Invalid Input|Unknown (objective|metric|gbm)|[Cc]onstrain|max_bin")
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ class TrainSpec:
     seed : int
         Seed of row and column sampling.
     early_stopping : int, optional
-        Stop when the stopping metric on the last side has not improved for so many rounds.
+        Stop when the stopping metric on the last side has not improved for so many rounds. None: all rounds count,
+        however the metrics go.
     metrics : tuple of str
         XGBoost's metrics to follow; the last one stops. Empty: what suits the objective (`default_metrics`).
     max_bin : int
@@ -87,7 +90,7 @@ class Checkpoint:
     history : dict
         Part to metric to the value of each round.
     best : int
-        Best iteration so far, from 0; the last one where no side is watched.
+        Best iteration so far, from 0; the last one without early stopping.
     """
 
     rounds: int
@@ -105,7 +108,7 @@ class Trained:
     model : bytes
         All rounds, in UBJ, with `best_iteration` as an attribute.
     best_iteration : int
-        From 0; predictions use the rounds up to it.
+        From 0; predictions use the rounds up to it. The last one without early stopping.
     rounds : int
         Rounds in `model`.
     history : dict
@@ -132,31 +135,6 @@ class Trained:
         live = self.booster or load(self.model)
         answer: np.ndarray = live.predict(matrix, iteration_range=(0, self.best_iteration + 1))
         return answer
-
-
-def default_metrics(objective: str) -> tuple[str, ...]:
-    """Metrics to follow for an objective; the last one stops.
-
-    Examples
-    --------
-    >>> default_metrics("binary:logistic"), default_metrics("reg:squarederror")
-    (('auc', 'logloss'), ('rmse',))
-    """
-    if objective == "binary:logistic":
-        return ("auc", "logloss")
-    return ("rmse",) if objective == "reg:squarederror" else ()
-
-
-def maximised(metric: str) -> bool:
-    """Whether higher is better, by XGBoost's rule (`callback.EarlyStopping`).
-
-    Examples
-    --------
-    >>> [maximised(m) for m in ("auc", "ndcg@5", "logloss", "mape", "error@0.3")]
-    [True, True, False, False, False]
-    """
-    name = metric.split("@")[0].rstrip("-")
-    return name in _MAXIMISED
 
 
 def train(
@@ -192,6 +170,10 @@ def train(
     ------
     ConfigError
         If early stopping has no rows or no metric to watch, or XGBoost refuses a parameter.
+    DataError
+        If the target's values do not suit the objective, or the stopping metric is not a number.
+    ResourceError
+        If XGBoost runs out of memory.
     """
     if spec.early_stopping is not None and not evals:
         raise ConfigError(
@@ -205,17 +187,19 @@ def train(
             "Expected a checkpoint with at most as many rounds",
             "Raise model.rounds, or start again with --fresh",
         )
-    loop = _Loop(spec, dtrain, evals, resume)
-    while not loop.done:
-        values = loop.step()
-        if on_round is not None:
-            on_round(loop.rounds, values)
-        stop = should_stop is not None and not loop.done and should_stop()
-        if checkpoint is not None and (stop or loop.rounds % spec.checkpoint_every == 0):
-            checkpoint(loop.checkpoint())
-        if stop:
-            return loop.trained(finished=False)
-    return loop.trained(finished=True)
+    # a parameter such as verbosity would hold for the rest of the process; what XGBoost warns of, tabgpu checks
+    with xgboost.config_context(verbosity=0):
+        loop = _Loop(spec, dtrain, evals, resume)
+        while not loop.done:
+            values = loop.step()
+            if on_round is not None:
+                on_round(loop.rounds, values)
+            stop = should_stop is not None and not loop.done and should_stop()
+            if checkpoint is not None and (stop or loop.rounds % spec.checkpoint_every == 0):
+                checkpoint(loop.checkpoint())
+            if stop:
+                return loop.trained(finished=False)
+        return loop.trained(finished=True)
 
 
 def probe(spec: TrainSpec, feature_names: Sequence[str]) -> None:
@@ -224,15 +208,27 @@ def probe(spec: TrainSpec, feature_names: Sequence[str]) -> None:
     Raises
     ------
     ConfigError
-        If it refuses one.
+        If it refuses one, or the model would give more than one prediction for a row.
     """
+    spec = replace(spec, early_stopping=None, params=with_safe_names(spec.params, feature_names))
     rows = np.zeros((4, len(feature_names)), dtype=np.float32)
     label = np.array([0, 1, 0, 1], dtype=np.float32)
-    try:
-        small = xgboost.QuantileDMatrix(rows, label=label, feature_names=list(feature_names), max_bin=spec.max_bin)
-    except xgboost.core.XGBoostError as error:
-        raise _explain(error) from error
-    _Loop(replace(spec, early_stopping=None), small, [(small, "valid")], None).step()
+    if spec.objective == "reg:gamma":
+        label[:] = 1  # it knows no zero
+    with xgboost.config_context(verbosity=0), deferred():
+        with refusals(spec.objective, of_parameters=True):
+            small = xgboost.QuantileDMatrix(
+                rows, label=label, feature_names=safe_names(feature_names), max_bin=spec.max_bin
+            )
+        loop = _Loop(spec, small, [(small, "valid")], None, of_parameters=True)
+        loop.step()
+        shape = loop.trained(finished=True).predict(small).shape
+    if len(shape) > 1:
+        raise ConfigError(
+            f"The model would give {shape[1]} predictions for each row",
+            "Expected one",
+            "Give a single value under model.params (quantile_alpha, expectile_alpha)",
+        )
 
 
 class _Loop:
@@ -244,7 +240,10 @@ class _Loop:
         dtrain: xgboost.DMatrix,
         evals: Sequence[tuple[xgboost.DMatrix, str]],
         resume: Checkpoint | None,
+        *,
+        of_parameters: bool = False,
     ) -> None:
+        self._of_parameters = of_parameters
         self._spec, self._dtrain, self._evals = spec, dtrain, list(evals)
         self._renews = _VERSION < _EXACT_SEEDS and samples(spec.params)
         self.rounds = resume.rounds if resume else 0
@@ -262,22 +261,21 @@ class _Loop:
 
     def step(self) -> dict[str, dict[str, float]]:
         """Train one round; its metrics by side."""
-        try:
+        # XGBoost's messages come through a callback, where an interrupt would be lost
+        with deferred(), self._refusals():
             if self._renews:
                 _renew(self._booster)
             self._booster.update(self._dtrain, self.rounds)
             text = self._booster.eval_set(self._evals, self.rounds) if self._evals else ""
-        except (xgboost.core.XGBoostError, ValueError) as error:
-            raise _explain(error) from error
         self.rounds += 1
-        if not self._evals:
-            self.best = self.rounds - 1
-            return {}
-        values = _parse(text)
+        values = parse(text)
         for side, metrics in values.items():
             for metric, value in metrics.items():
                 self.history.setdefault(side, {}).setdefault(metric, []).append(value)
-        self._watch()
+        if self._spec.early_stopping is None:
+            self.best = self.rounds - 1
+        else:
+            self._watch()
         return values
 
     def checkpoint(self) -> Checkpoint:
@@ -295,17 +293,17 @@ class _Loop:
     def _open(self, model: bytearray | None) -> xgboost.Booster:
         params = _parameters(self._spec)
         matrices = [self._dtrain, *(matrix for matrix, _ in self._evals)]
-        try:
+        with deferred(), self._refusals():
             return xgboost.Booster(params, cache=matrices, model_file=model)
-        except (xgboost.core.XGBoostError, ValueError) as error:
-            raise _explain(error) from error
+
+    def _refusals(self) -> AbstractContextManager[None]:
+        return refusals(self._spec.objective, of_parameters=self._of_parameters)
 
     def _watch(self) -> None:
         """Move the best iteration: XGBoost's rule, the first of equal values stays."""
-        watched = self.history[self._evals[-1][1]]
-        metric, values = next(reversed(watched.items()))
-        sign = 1 if maximised(metric) else -1
-        if len(values) == 1 or sign * values[-1] > sign * values[self.best]:
+        side = self._evals[-1][1]
+        metric, values = next(reversed(self.history[side].items()))
+        if len(values) == 1 or better(metric, side, values, self.best):
             self.best = len(values) - 1
 
 
@@ -375,26 +373,3 @@ def _parameters(spec: TrainSpec) -> dict[str, Any]:
     if spec.base_score is not None:
         own["base_score"] = spec.base_score
     return {"tree_method": "hist", **spec.params, **own, **({"eval_metric": metrics} if metrics else {})}
-
-
-def _parse(text: str) -> dict[str, dict[str, float]]:
-    """``[0]<tab>valid-auc:0.5<tab>...`` as side to metric to value."""
-    values: dict[str, dict[str, float]] = {}
-    for item in text.split("\t")[1:]:
-        name, value = item.rsplit(":", 1)
-        side, metric = name.split("-", 1)
-        values.setdefault(side, {})[metric] = float(value)
-    return values
-
-
-def _explain(error: Exception) -> Exception:
-    """A refused parameter as the user's mistake, in XGBoost's words; anything else as it is."""
-    text = re.split(r"\n\s*\n|Stack trace", str(error))[0]
-    text = " ".join(re.sub(r"^\[[\d:]+\] \S+: ", "", text).split())
-    if not _REFUSED.search(text):
-        return error
-    return ConfigError(
-        f"XGBoost refuses a parameter: {text}",
-        "Expected values as its documentation of parameters gives them",
-        "Correct the value under model.params or model.objective",
-    )

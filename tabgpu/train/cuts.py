@@ -19,6 +19,9 @@ from collections.abc import Sequence
 import numpy as np
 import xgboost
 
+from ..interrupts import deferred
+from .names import safe_names
+
 FAR = np.float32(1e38)  # XGBoost ends the last bin at twice this, still a float32
 
 
@@ -70,7 +73,7 @@ def reference(
     max_bin : int
         Most bins of a feature.
     feature_names : sequence of str
-        Names of the features.
+        Names of the features; XGBoost is given the safe ones (`names.safe_names`).
     nthread : int, optional
         Threads for XGBoost; all by default.
 
@@ -85,7 +88,8 @@ def reference(
     for j, column in enumerate(columns):
         small[: len(column), j] = column
         small[len(column) :, j] = np.max(column, initial=FAR)
-    return xgboost.QuantileDMatrix(small, feature_names=list(feature_names), max_bin=max_bin, nthread=nthread)
+    with deferred():
+        return xgboost.QuantileDMatrix(small, feature_names=safe_names(feature_names), max_bin=max_bin, nthread=nthread)
 
 
 def _starts(counts: np.ndarray, budget: int) -> np.ndarray:

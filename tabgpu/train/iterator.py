@@ -3,7 +3,8 @@
 XGBoost reads its input several times (on a CPU four passes for a matrix in core, three for an external one, one less
 where cuts are given) and believes every pass to be the same. This iterator holds it to that: the row counts of the
 blocks of each pass are compared with those of the first. It holds no block between calls, and hands over whatever array
-has the array interface, so that NumPy and device arrays go the same way.
+has the array interface, so that NumPy and device arrays go the same way. Signals have to wait while XGBoost reads
+(`tabgpu.interrupts`); the iterator ends the pass as soon as one waits.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import xgboost
 
 from ..cache import Block
 from ..errors import DataError
+from .names import safe_names
 
 
 class BlockIterator(xgboost.DataIter):
@@ -25,23 +27,32 @@ class BlockIterator(xgboost.DataIter):
     blocks : iterable of Block
         Iterable any number of times, with the same blocks each time (`tabgpu.cache.Blocks`, or a list).
     feature_names : sequence of str
-        Names of the features.
+        Names of the features; XGBoost is given the safe ones (`names.safe_names`).
     cache_prefix : str, optional
         Where XGBoost puts the files of an external matrix. None for one in core.
+    waiting : sequence
+        What `tabgpu.interrupts.deferred` yields; the pass ends in an error as soon as anything is in it.
 
     Attributes
     ----------
     passes : int
         Number of passes that were read to their end.
     interrupted : BaseException or None
-        What ended a pass from outside, such as a KeyboardInterrupt: XGBoost would take it for the end of the blocks.
+        What ended a pass and is no Exception, such as SystemExit: XGBoost would take it for the end of the blocks.
     """
 
-    def __init__(self, blocks: Iterable[Block], feature_names: Sequence[str], cache_prefix: str | None = None) -> None:
+    def __init__(
+        self,
+        blocks: Iterable[Block],
+        feature_names: Sequence[str],
+        cache_prefix: str | None = None,
+        waiting: Sequence[int] = (),
+    ) -> None:
         self.passes = 0
         self.interrupted: BaseException | None = None
         self._blocks = blocks
-        self._names = list(feature_names)
+        self._names = safe_names(feature_names)
+        self._waiting = waiting
         self._first: list[int] = []
         self._position = 0
         self._current: Iterator[Block] | None = None
@@ -70,7 +81,12 @@ class BlockIterator(xgboost.DataIter):
         DataError
             If a pass differs from the first in the rows of a block or the number of blocks. XGBoost keeps it and
             raises it once the pass has ended.
+        InterruptedError
+            If a signal waits.
         """
+        if self._waiting:
+            self._current = None
+            raise InterruptedError("a signal waits")
         try:
             return self._feed(input_data)
         except Exception:

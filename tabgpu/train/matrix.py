@@ -2,8 +2,8 @@
 
 Both kinds give the same model. The disk space that an external matrix takes is computed (`terms`) and compared with
 what is free before anything is built, because XGBoost ends the process when a disk is full. Its files lie in a folder
-of their own, which goes away with the matrix, and when building fails. Which kind, how many bins and whose cuts: the
-caller decides.
+of their own, which goes away with the matrix, and when building fails. A signal waits until XGBoost has returned, which
+it does at the next block. Which kind, how many bins and whose cuts: the caller decides.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ import xgboost
 
 from ..cache import Blocks
 from ..errors import DataError, ResourceError
+from ..interrupts import deferred
 from ..terms import matrix_bytes
 from ..units import format_bytes
 from .iterator import BlockIterator
@@ -63,13 +64,29 @@ def build(
         If the blocks change between passes.
     """
     options: dict[str, Any] = {"max_bin": max_bin, "ref": ref, "nthread": nthread}
-    if kind == "in_core":
-        return _read(xgboost.QuantileDMatrix, BlockIterator(blocks, blocks.columns), blocks.n_rows, options)
-    if directory is None:
+    if kind == "external" and directory is None:
         raise ValueError("an external matrix needs a directory")
-    check_disk(blocks, Path(directory), max_bin)
+    while True:
+        with deferred() as waiting:
+            try:
+                if directory is None or kind == "in_core":
+                    return _build_in_core(blocks, options, waiting)
+                return _build_external(blocks, Path(directory), options, waiting)
+            except Exception:
+                if not waiting:
+                    raise
+        # here the signal's handler has returned: the program is to go on, and so is the matrix
+
+
+def _build_in_core(blocks: Blocks, options: dict[str, Any], waiting: Sequence[int]) -> Matrix:
+    iterator = BlockIterator(blocks, blocks.columns, waiting=waiting)
+    return _read(xgboost.QuantileDMatrix, iterator, blocks.n_rows, options)
+
+
+def _build_external(blocks: Blocks, directory: Path, options: dict[str, Any], waiting: Sequence[int]) -> Matrix:
+    check_disk(blocks, directory, options["max_bin"])
     folder = tempfile.mkdtemp(prefix="tabgpu-matrix-", dir=directory)
-    iterator = BlockIterator(blocks, blocks.columns, cache_prefix=os.path.join(folder, "pages"))
+    iterator = BlockIterator(blocks, blocks.columns, os.path.join(folder, "pages"), waiting)
     try:
         matrix = _read(xgboost.ExtMemQuantileDMatrix, iterator, blocks.n_rows, options)
     except BaseException:
@@ -99,10 +116,10 @@ def _read(made_by: Callable[..., Matrix], iterator: BlockIterator, n_rows: int, 
         if iterator.interrupted is not None:
             raise iterator.interrupted from None
         raise
-    if matrix.num_row() != n_rows:  # an interrupt outside of our code ends a pass without a word
+    if matrix.num_row() != n_rows:  # XGBoost takes whatever ends a pass for the end of the blocks
         raise DataError(
             f"The matrix holds {matrix.num_row():,} of {n_rows:,} rows",
-            "Expected all of them: the reading was interrupted, or the input changed while it was read",
+            "Expected all of them: the input changed while it was read",
             "Run again when nothing writes to data.source any more",
         )
     return matrix

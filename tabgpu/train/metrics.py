@@ -135,14 +135,30 @@ def finish(state: State) -> Scores:
 
 
 def _observe_binary(prediction: np.ndarray, label: np.ndarray, weight: np.ndarray | None) -> Counts:
+    """Sort keys in place and count them: beside the rows' 8 bytes each little else is held."""
+    keys = np.empty(len(label), np.uint64)
+    for start in range(0, len(label), _PIECE):
+        piece = slice(start, start + _PIECE)
+        keys[piece] = _encode(prediction[piece], label[piece], None if weight is None else weight[piece])
+    keys.sort()
+    distinct = np.ones(len(keys), bool)
+    np.not_equal(keys[1:], keys[:-1], out=distinct[1:])
+    if distinct.all():
+        return Counts(keys, np.ones((len(keys), 1), np.uint8))
+    first = np.flatnonzero(distinct)
+    return counts.counts_of(keys[first], [np.diff(first, append=len(keys))])
+
+
+def _encode(prediction: np.ndarray, label: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    """Key of each row; see the module docstring."""
     if not ((label == 0) | (label == 1)).all():
         raise ValueError("labels of two classes are 0 and 1")
     bits = (prediction.astype(np.float32) + np.float32(0)).view(np.uint32)  # -0.0 is 0.0
     ordered = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))  # order of the bits is that of the values
     weights = np.ones(len(label), np.float32) if weight is None else weight.astype(np.float32)
     low = (weights.view(np.uint32) << np.uint32(1)) | label.astype(np.uint32)
-    keys, rows = np.unique((ordered.astype(np.uint64) << np.uint64(32)) | low, return_counts=True)
-    return counts.counts_of(keys, [rows])
+    keys: np.ndarray = (ordered.astype(np.uint64) << np.uint64(32)) | low
+    return keys
 
 
 @dataclass
@@ -157,33 +173,30 @@ class _Sums:
     misses: float = 0.0
     area: float = 0.0
 
-    def add(self, value: np.ndarray, weight: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Add a piece that ends with a distinct prediction; weight of each class for each distinct prediction of it."""
+    def add(self, value: np.ndarray, weight: np.ndarray, positive: np.ndarray) -> None:
+        """Add a piece that ends with a distinct prediction."""
         clipped = np.clip(value, _EPSILON, 1 - _EPSILON)
         self.weight += float(weight.sum())
         self.loss -= float((weight * np.log(np.where(positive, clipped, 1 - clipped))).sum())
         self.right += float(weight[(value > 0.5) == positive].sum())
         self.square += float((weight * (value - positive) ** 2).sum())
-        first = np.flatnonzero(np.concatenate([[True], value[1:] != value[:-1]]))
-        hits = np.add.reduceat(np.where(positive, weight, 0.0), first)
-        misses = np.add.reduceat(np.where(positive, 0.0, weight), first)
+        hits, misses = _classes(value, weight, positive)
         below = self.misses + np.cumsum(misses) - misses
         self.area += float((hits * (below + misses / 2)).sum())
         self.hits += float(hits.sum())
         self.misses += float(misses.sum())
-        return hits, misses
 
 
 def _finish_binary(state: Counts) -> Scores:
-    """Walk up the sorted table in pieces, so that little stands beside it."""
+    """Walk up the sorted table in pieces, and down again, so that little stands beside it."""
     if not len(state.keys):
         return _nothing(BINARY, "there are no rows")
-    sums, classes = _Sums(), []
-    for piece in _pieces(state.keys):
+    sums, pieces = _Sums(), list(_pieces(state.keys))
+    for piece in pieces:
         value, weight, positive = _decode(state.keys[piece], state.rows[piece])
         if np.isnan(value).any():
             return _nothing(BINARY, "some predictions are missing")
-        classes.append(sums.add(value, weight, positive))
+        sums.add(value, weight, positive)
     values: dict[str, float | None] = {
         "auc": None,
         "average_precision": None,
@@ -195,14 +208,22 @@ def _finish_binary(state: Counts) -> Scores:
         reason = f"all rows are of class {int(sums.hits > 0)}"
         return Scores(values, {"auc": reason, "average_precision": reason})
     values["auc"] = sums.area / (sums.hits * sums.misses)
-    values["average_precision"] = _average_precision(classes) / sums.hits
+    downwards = (_classes(*_decode(state.keys[p], state.rows[p])) for p in reversed(pieces))
+    values["average_precision"] = _average_precision(downwards) / sums.hits
     return Scores(values)
 
 
-def _average_precision(classes: list[tuple[np.ndarray, np.ndarray]]) -> float:
+def _classes(value: np.ndarray, weight: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weight of either class for each distinct prediction, upwards."""
+    first = np.flatnonzero(np.concatenate([[True], value[1:] != value[:-1]]))
+    hits = np.add.reduceat(np.where(positive, weight, 0.0), first)
+    return hits, np.add.reduceat(np.where(positive, 0.0, weight), first)
+
+
+def _average_precision(downwards: Iterable[tuple[np.ndarray, np.ndarray]]) -> float:
     """Sum of hits times precision, from the largest prediction downwards."""
     total = above_hits = above = 0.0
-    for hits, misses in reversed(classes):
+    for hits, misses in downwards:
         hits, misses = hits[::-1], misses[::-1]
         found = above_hits + np.cumsum(hits)
         total += float((hits * found / (above + np.cumsum(hits + misses))).sum())
@@ -211,7 +232,7 @@ def _average_precision(classes: list[tuple[np.ndarray, np.ndarray]]) -> float:
 
 
 def _pieces(keys: np.ndarray) -> Iterator[slice]:
-    """Slices of some `_PIECE` rows that never side rows of one prediction."""
+    """Slices of some `_PIECE` rows that never part rows of one prediction."""
     start = 0
     while start < len(keys):
         last = keys[min(start + _PIECE, len(keys)) - 1] | np.uint64(2**32 - 1)

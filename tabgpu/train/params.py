@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 from ..errors import ConfigError, nearest
@@ -24,7 +25,7 @@ _COMMON = [
     "fail_on_invalid_gpu_id", "gamma", "grow_policy", "interaction_constraints", "lambda", "learning_rate", "max_bin",
     "max_cached_hist_node", "max_cat_threshold", "max_cat_to_onehot", "max_delta_step", "max_depth", "max_leaves",
     "min_child_weight", "min_split_loss", "monotone_constraints", "multi_strategy", "n_jobs", "normalize_type",
-    "nthread", "num_class", "num_parallel_tree", "num_target", "one_drop", "process_type", "rate_drop",
+    "nthread", "num_parallel_tree", "num_target", "one_drop", "process_type", "rate_drop",
     "refresh_leaf", "reg_alpha", "reg_lambda", "sample_type", "sampling_method", "scale_pos_weight",
     "seed_per_iteration", "skip_drop", "sparse_threshold", "subsample", "tree_method", "updater", "use_rmm",
     "validate_parameters", "verbosity",
@@ -42,10 +43,20 @@ _OF_OBJECTIVES = {  # which objectives each belongs to, by prefix
     "lambdarank_pair_method": "rank:",
     "lambdarank_score_normalization": "rank:",
     "lambdarank_unbiased": "rank:",
+    "num_class": "multi:",
     "ndcg_exp_gain": "rank:",
     "quantile_alpha": "reg:quantileerror",
     "tweedie_variance_power": "reg:tweedie",
 }
+
+_NEEDED = {"reg:quantileerror": "quantile_alpha", "reg:expectileerror": "expectile_alpha"}
+_WHOLE = (
+    "max_bin",
+    "max_cached_hist_node",
+    "max_depth",
+    "max_leaves",
+    "num_parallel_tree",
+)  # the plan reckons with them
 
 KNOWN = frozenset([*_COMMON, *_OF_OBJECTIVES])
 
@@ -82,15 +93,19 @@ def check_params(params: Mapping[str, Any], objective: str) -> dict[str, Any]:
     ------
     ConfigError
         If a name is unknown (with the nearest known one), has a key of its own in the pipeline file, belongs to
-        another objective, or asks for a way to train that needs more than binned features.
+        another objective, is missing for this one, has to be a whole number and is none, or asks for a way to train
+        that needs more than binned features.
 
     Examples
     --------
     >>> check_params({"tree_method": "gpu_hist", "max_depth": 8}, "binary:logistic")
     {'tree_method': 'hist', 'max_depth': 8}
     """
-    for name in params:
+    for name, value in params.items():
         _check_name(name, objective)
+        if name in _WHOLE:
+            _check_whole(name, value)
+    _check_needed(params, objective)
     checked = dict(params)
     if wants_gpu(params):
         checked["tree_method"] = "hist"
@@ -146,6 +161,25 @@ def _check_name(name: str, objective: str) -> None:
             f"{key} is set, and the objective is {objective!r}",
             f"Expected it with the objective {prefix + ('...' if prefix.endswith(':') else '')!r} alone",
             f"Remove {key}, or change model.objective",
+        )
+
+
+def _check_whole(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 0:
+        raise ConfigError(
+            f"model.params.{name} is {value!r}",
+            "Expected a whole number, 0 or more",
+            f"Correct model.params.{name} (--set model.params.{name}=...) or remove it",
+        )
+
+
+def _check_needed(params: Mapping[str, Any], objective: str) -> None:
+    name = _NEEDED.get(objective)
+    if name is not None and params.get(name) is None:
+        raise ConfigError(
+            f"model.objective is {objective!r}, and model.params.{name} is not set",
+            f"Expected the {name.removesuffix('_alpha')} to predict, between 0 and 1",
+            f"Set model.params.{name} (--set model.params.{name}=0.5)",
         )
 
 

@@ -13,9 +13,8 @@ from ..cache import Blocks
 from . import booster as boosters
 from . import cuts, matrix, metrics
 from .booster import Checkpoint, Trained, TrainSpec, probe
+from .names import with_safe_names
 from .params import check_params
-
-_PIECE = 2**20  # rows whose metrics are looked at at once
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,8 @@ def fit_booster(
     matrices : dict of str to matrix
         Of the sides that were watched.
     """
-    spec, names = options.spec, blocks["train"].columns
+    names = blocks["train"].columns
+    spec = replace(options.spec, params=with_safe_names(options.spec.params, names))
     ref = cuts.reference(sample, spec.max_bin, names) if sample is not None else None
     matrices = {
         "train": matrix.build(blocks["train"], kind=options.kind, max_bin=spec.max_bin, ref=ref, directory=directory)
@@ -143,14 +143,7 @@ class _Answers:
 
     def score(self, task: Literal["binary", "regression"]) -> dict[str, float | None]:
         """Metrics of all rows."""
-        pieces = (slice(start, start + _PIECE) for start in range(0, len(self.label), _PIECE))
-        weight = self.weight
-        states = (
-            metrics.observe(task, self.predicted[p], self.label[p], None if weight is None else weight[p])
-            for p in pieces
-        )
-        state = metrics.merge_all(states)
-        return metrics.finish(state).values if state is not None else {}
+        return metrics.finish(metrics.observe(task, self.predicted, self.label, self.weight)).values
 
 
 __all__ = ["Checkpoint", "ModelOptions", "TrainSpec", "check_params", "evaluate", "fit_booster", "probe"]

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from step_laws import check_step, chunk_of, fit, numbers, times
 
+from tabgpu.columns import Chunk, Column
 from tabgpu.errors import ConfigError
 from tabgpu.features.contract import Field
 from tabgpu.features.numeric import Clip, Log, QuantileBins, Standardize
@@ -118,10 +119,10 @@ def test_standardize_of_integers_against_fractions(dtype, data):
     chunk = chunk_of(x=numbers(values, dtype))
     fitted = fit(step, [chunk])
     made = step.transform(chunk, fitted, False)["x"].values
-    mean, deviation = Fraction(fitted.means[0]), fitted.deviations[0]
+    mean, deviation = Fraction(sum(values), len(values)), fitted.deviations[0]  # the true mean, not its float64
     for value, z in zip(values, made.tolist(), strict=True):
         expected = float(value - mean) / deviation if deviation else 0.0
-        assert z == pytest.approx(expected, rel=1e-6, abs=1e-30)
+        assert z == pytest.approx(expected, rel=1e-6, abs=1e-12)
 
 
 def test_standardize_nanoseconds_a_second_apart():
@@ -212,3 +213,18 @@ def test_other_refusals():
         QuantileBins("bins", ("x",)).outputs(fields)
     with pytest.raises(ConfigError, match="Did you mean 'x_bin'"):
         Log("log", ("x_bins",)).outputs(fields)
+
+
+@pytest.mark.parametrize("unit", ["int", "ns"])
+def test_large_integers_are_centred_on_their_true_mean(unit: str) -> None:
+    """The mean of these is no float64: rounding it would shift every value by a part of the deviation."""
+    start = 2**53 if unit == "int" else 1_700_000_000_000_000_000
+    step = 1 if unit == "int" else 100
+    values = np.array([0, 1, 2], dtype=np.int64) * step + start
+    kind = {"kind": "numeric"} if unit == "int" else {"kind": "datetime", "unit": "ns"}
+    chunk = Chunk({"a": Column(values, **kind)}, np.arange(3, dtype=np.uint64), np)
+    step_ = Standardize("scale", ("a",))
+    (statistic,) = step_.statistics()
+    fitted = step_.fit((statistic.finish(statistic.observe(chunk, None), None),))
+    done = step_.transform(chunk, fitted, training=True)["a"].values
+    assert done == pytest.approx([-(1.5**0.5), 0, 1.5**0.5], abs=1e-6)

@@ -17,13 +17,12 @@ from tabgpu.train.booster import (
     Checkpoint,
     Trained,
     TrainSpec,
-    default_metrics,
     load,
-    maximised,
     predict,
     probe,
     train,
 )
+from tabgpu.train.watching import default_metrics, maximised
 
 NAMES = [f"f{i}" for i in range(6)]
 SAMPLINGS: list[dict[str, Any]] = [
@@ -220,7 +219,7 @@ def test_refused_values_are_the_users_to_repair(params: dict[str, Any], objectiv
     with pytest.raises(ConfigError, match=words) as caught:
         probe(wanted, NAMES)
     assert "\n" not in str(caught.value)
-    assert "model.params" in caught.value.remedy
+    assert "model." in caught.value.remedy
     first, _, _ = parts()
     with pytest.raises(ConfigError, match=words):
         train(wanted, first, [(first, "train")])
