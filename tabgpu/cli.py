@@ -164,6 +164,8 @@ def _print(value: dict[str, Any], as_json: bool, text: Any) -> None:
 
 def _progress(quiet: bool) -> Any:
     def say(message: str) -> None:
+        if _came:  # in the middle of an import, some libraries swallow an interrupt
+            _raise(_came[0])
         if not quiet:
             click.echo(message, err=True)
 
@@ -183,6 +185,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def _interrupt(number: int, frame: Any) -> NoReturn:
     _came.append(number)
+    _raise(number)
+
+
+def _raise(number: int) -> NoReturn:
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     raise SystemExit(128 + number)
@@ -218,7 +224,7 @@ def _answered(words: list[str]) -> int:
             return _interrupted(signal.SIGTERM, as_json)
         return 141  # click ends like this where nobody reads standard error on
     except Exception as error:  # noqa: BLE001 - the last resort: whatever it is, it is a bug in tabgpu
-        if _came:  # some libraries make another error of an interrupt
+        if _came:  # and some make another error of it
             return _interrupted(_came[0], as_json)
         traceback.print_exc()
         return _fail(f"This is a bug in tabgpu: {type(error).__name__}: {error}", 1, as_json, "Bug")
