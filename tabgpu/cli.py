@@ -164,7 +164,7 @@ def _print(value: dict[str, Any], as_json: bool, text: Any) -> None:
 
 def _progress(quiet: bool) -> Any:
     def say(message: str) -> None:
-        if _came:  # in the middle of an import, some libraries swallow an interrupt
+        if _came:  # where it could not be raised, or some library swallowed it in the middle of an import
             _raise(_came[0])
         if not quiet:
             click.echo(message, err=True)
@@ -177,15 +177,24 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored
         signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _interrupt)
+    sys.unraisablehook = _unraisable
     code = _guarded(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done: an interrupt would only spoil the exit code
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(code)
 
 
-def _interrupt(number: int, frame: Any) -> NoReturn:
+def _interrupt(number: int, frame: Any) -> None:
+    """Raise at the first signal; the second is impatience, and would cut through what the first has begun to tidy."""
     _came.append(number)
-    _raise(number)
+    if len(_came) != 2:
+        _raise(number)
+
+
+def _unraisable(what: Any) -> None:
+    """An interrupt that came where Python cannot raise it, as while a weak reference ends; `_came` knows of it."""
+    if not (_came and isinstance(what.exc_value, KeyboardInterrupt | SystemExit)):
+        sys.__unraisablehook__(what)
 
 
 def _raise(number: int) -> NoReturn:

@@ -303,7 +303,7 @@ class _Loop:
         """Move the best iteration: XGBoost's rule, the first of equal values stays."""
         side = self._evals[-1][1]
         metric, values = next(reversed(self.history[side].items()))
-        if len(values) == 1 or better(metric, side, values, self.best):
+        if better(metric, side, values, self.best):
             self.best = len(values) - 1
 
 

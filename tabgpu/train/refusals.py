@@ -15,7 +15,7 @@ import xgboost
 
 from ..errors import ConfigError, DataError, ResourceError, TabgpuError, nearest
 
-_WHERE = re.compile(r"^\[[\d:]+\] \S+: ")
+_WHERE = re.compile(r"^\[[\d:]+\] \S+: (Check failed: \w+: (?=\S))?")  # the name of a flag tells nothing
 _TRACE = re.compile(r"\n\s*\n|Stack trace")
 _OBJECTIVE = re.compile(r"Unknown objective function: `?([^\s`]*)")
 _CANDIDATE = re.compile(r"Objective candidate: (\S+)")
@@ -70,7 +70,7 @@ def _explained(text: str, objective: str, of_parameters: bool) -> TabgpuError:
         return DataError(
             f"The target's values do not suit the objective {objective!r}: {words}",
             "Expected values that it can be trained on in every training row",
-            "Choose another objective (--set model.objective=...), or leave such rows out with data.filter",
+            "Choose another objective (--set model.objective=...) or eval_metric, or drop such rows with data.filter",
         )
     return ConfigError(
         f"XGBoost refuses a parameter: {words}",

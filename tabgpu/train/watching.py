@@ -68,7 +68,7 @@ def parse(text: str) -> dict[str, dict[str, float]]:
 
     Examples
     --------
-    >>> parse(chr(9).join(["[0]", "valid-auc:0.5", "valid-poisson-nloglik:nan"]))
+    >>> parse("[0]\tvalid-auc:0.5\tvalid-poisson-nloglik:nan")
     {'valid': {'auc': 0.5, 'poisson-nloglik': nan}}
     """
     values: dict[str, dict[str, float]] = {}

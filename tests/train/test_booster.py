@@ -12,17 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tabgpu import wire
-from tabgpu.errors import ConfigError
-from tabgpu.train.booster import (
-    Checkpoint,
-    Trained,
-    TrainSpec,
-    load,
-    predict,
-    probe,
-    train,
-)
-from tabgpu.train.watching import default_metrics, maximised
+from tabgpu.errors import ConfigError, DataError
+from tabgpu.train.booster import Checkpoint, Trained, TrainSpec, load, predict, probe, train
 
 NAMES = [f"f{i}" for i in range(6)]
 SAMPLINGS: list[dict[str, Any]] = [
@@ -165,6 +156,45 @@ def test_without_a_part_to_watch_the_last_round_is_the_best() -> None:
         train(spec(3, early_stopping=2), first)
 
 
+def test_without_early_stopping_all_rounds_count() -> None:
+    """However the metrics go: they get worse here."""
+    _, _, features = parts()
+    trained = run(spec(40, params={"eta": 1.0}))
+    losses = trained.history["valid"]["logloss"]
+    assert int(np.argmin(losses)) < 10
+    assert (trained.best_iteration, trained.rounds, len(losses)) == (39, 40, 40)
+    every = load(trained.model).predict(xgboost.DMatrix(features, feature_names=NAMES, nthread=1))
+    assert np.array_equal(predict(trained.model, features, trained.best_iteration), every)
+
+
+@pytest.mark.filterwarnings("ignore")  # XGBoost warns of it, in each round
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_stopping_metric_that_is_no_number_is_an_error(resumed: bool) -> None:
+    first, _, features = parts()
+    ones = xgboost.QuantileDMatrix(
+        features[600:], label=np.ones(300, "float32"), feature_names=NAMES, ref=first, nthread=1
+    )
+    wanted = spec(metrics=("logloss", "auc"), early_stopping=3)
+    kept: list[Checkpoint] = []
+    run(wanted, checkpoint=kept.append, should_stop=lambda: True)
+    rounds: list[int] = []
+    with pytest.raises(DataError, match="'auc' of the valid side is not a number after round") as caught:
+        train(
+            wanted,
+            first,
+            [(ones, "valid")],
+            resume=kept[0] if resumed else None,
+            on_round=lambda n, _: rounds.append(n),
+        )
+    assert rounds == []
+    assert "model.params.eval_metric" in caught.value.remedy
+    assert "split" in caught.value.remedy
+    train(spec(metrics=("auc", "logloss"), early_stopping=3), first, [(ones, "valid")])
+    trained = train(spec(metrics=("auc",)), first, [(ones, "valid")])
+    assert np.isnan(trained.history["valid"]["auc"]).all()
+    assert trained.best_iteration == trained.rounds - 1
+
+
 def test_more_rounds_than_asked_are_refused() -> None:
     kept: list[Checkpoint] = []
     run(spec(8), checkpoint=kept.append)
@@ -209,8 +239,12 @@ def test_intercept_can_be_given_and_is_the_mean_else() -> None:
         ({"grow_policy": "lossguid"}, "binary:logistic", "lossguide"),
         ({"monotone_constraints": "(1,1,1,1,1,1,1)"}, "binary:logistic", "constraint"),
         ({"monotone_constraints": {"nosuch": 1}}, "binary:logistic", "Constrained"),
-        ({}, "binary:logistc", "binary:logistc"),
+        ({}, "binary:logistc", "no objective 'binary:logistc'. Did you mean 'binary:logistic'"),
         ({"eval_metric": "aucc"}, "binary:logistic", "aucc"),
+        ({"eval_metric": "error@x"}, "binary:logistic", "threshold"),
+        ({"booster": "gbforest"}, "binary:logistic", "gbforest"),
+        ({"num_target": 2}, "reg:squarederror", "base_score|n_targets|labels"),
+        ({"base_score": 5}, "binary:logistic", "base_score"),
     ],
 )
 def test_refused_values_are_the_users_to_repair(params: dict[str, Any], objective: str, words: str) -> None:
@@ -219,20 +253,60 @@ def test_refused_values_are_the_users_to_repair(params: dict[str, Any], objectiv
     with pytest.raises(ConfigError, match=words) as caught:
         probe(wanted, NAMES)
     assert "\n" not in str(caught.value)
+    assert "Stack trace" not in str(caught.value)
     assert "model." in caught.value.remedy
-    first, _, _ = parts()
-    with pytest.raises(ConfigError, match=words):
-        train(wanted, first, [(first, "train")])
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("objective", "label", "words"),
+    [
+        ("reg:gamma", 0, "must be positive"),
+        ("count:poisson", -1, "must be non-negative"),
+        ("reg:tweedie", -1, "must be non-negative"),
+        ("reg:squaredlogerror", -1, "greater than -1"),
+        ("reg:logistic", 2, "logistic"),
+        ("reg:logistic", -7000, r"in \(0,1\)"),
+    ],
+)
+def test_labels_out_of_range_are_the_datas(objective: str, label: float, words: str) -> None:
+    _, _, features = parts()
+    labels = np.full(900, 0.5, "float32")
+    labels[5] = label
+    wanted = spec(2, objective)
+    probe(wanted, NAMES)
+    with pytest.raises(DataError, match=f"do not suit the objective '{objective}': .*{words}") as caught:
+        train(wanted, xgboost.QuantileDMatrix(features, label=labels, feature_names=NAMES, nthread=1))
+    assert "\n" not in str(caught.value)
+    assert "model.objective" in caught.value.remedy
+    assert "data.filter" in caught.value.remedy
+
+
+def test_one_prediction_for_a_row() -> None:
+    with pytest.raises(ConfigError, match="2 predictions for each row"):
+        probe(spec(objective="reg:quantileerror", params={"quantile_alpha": [0.1, 0.9]}), NAMES)
+    probe(spec(objective="reg:quantileerror", params={"quantile_alpha": 0.9}), NAMES)
+
+
+def test_verbosity_ends_with_the_training(capsys: pytest.CaptureFixture[str]) -> None:
+    before = xgboost.get_config()
+    wanted = spec(2, params={"verbosity": 3})
+    probe(wanted, NAMES)
+    assert xgboost.get_config() == before
+    first, second, _ = parts()
+    trained = train(wanted, first, [(second, "valid")])
+    assert xgboost.get_config() == before
+    assert "DEBUG" in capsys.readouterr().out
+    trained.predict(second)
+    assert xgboost.get_config() == before
+
+
+@pytest.mark.parametrize("params", [{"monotone_constraints": {"f0": 1, "x<1": -1}}, {}])
+def test_any_feature_name_passes(params: dict[str, Any]) -> None:
+    probe(spec(params=params), ["f0", "x<1", "a[b]", "f1", ""])
 
 
 def test_probe_passes_what_trains() -> None:
     probe(spec(early_stopping=3, params={"colsample_bynode": 0.5}, max_bin=16), NAMES)
-    probe(spec(objective="reg:squarederror"), NAMES)
-
-
-def test_the_direction_of_metrics_is_that_of_xgboost() -> None:
-    for metric in ("auc", "aucpr", "pre", "pre@3", "map", "map@2-", "ndcg", "ndcg@5", "ndcg-"):
-        assert maximised(metric), metric
-    for metric in ("logloss", "error", "error@0.7", "rmse", "mae", "mape", "mphe", "poisson-nloglik", "cox-nloglik"):
-        assert not maximised(metric), metric
-    assert default_metrics("count:poisson") == ()
+    for objective in ("reg:squarederror", "reg:gamma", "count:poisson", "reg:squaredlogerror", "reg:logistic"):
+        probe(spec(objective=objective), NAMES)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +23,7 @@ from tabgpu.cache import Block, Blocks, BlockWriter
 from tabgpu.errors import DataError, ResourceError
 from tabgpu.train import cuts, matrix
 from tabgpu.train.booster import TrainSpec, train
+from tabgpu.train.iterator import BlockIterator
 
 NAMES = [f"f{i}" for i in range(5)]
 SPEC = TrainSpec("binary:logistic", rounds=4, params={"max_depth": 4, "nthread": 1})
@@ -116,3 +121,90 @@ def test_external_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="directory"):
         matrix.build(blocks_of(*data(), 1000), kind="external")
+
+
+@pytest.mark.parametrize("returns", [False, True])
+@pytest.mark.parametrize(("kind", "own", "calls"), [("in_core", False, 24), ("external", True, 12)])
+def test_a_signal_at_any_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, own: bool, calls: int, returns: bool
+) -> None:
+    """The interrupt comes out, nothing stays; where the handler returns, the matrix is made after all."""
+    features, label = data()
+    blocks = blocks_of(features, label, 700)
+    ref = cuts.reference(features, 256, NAMES, nthread=1) if own else None
+    next_block, count = BlockIterator.next, 0
+
+    def interrupted(self: BlockIterator, give: Callable[..., None]) -> bool:
+        nonlocal count
+        count += 1
+        if count == wanted:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        return next_block(self, give)
+
+    monkeypatch.setattr(BlockIterator, "next", interrupted)
+    handler = signal.signal(signal.SIGINT, (lambda *_: None) if returns else signal.default_int_handler)
+    try:
+        for wanted in range(1, calls + 1):
+            count = 0
+            if returns:
+                made = matrix.build(blocks, kind=kind, ref=ref, directory=tmp_path, nthread=1)
+                assert (made.num_row(), count) == (3000, wanted + calls)
+                del made
+            else:
+                with pytest.raises(KeyboardInterrupt):
+                    matrix.build(blocks, kind=kind, ref=ref, directory=tmp_path, nthread=1)
+            if kind == "external":
+                gc.collect()
+                assert not list(tmp_path.iterdir())
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+TRIALS = """
+import os, random, signal, sys, tempfile, threading, time
+import numpy as np
+from tabgpu.cache import Block, BlockWriter
+from tabgpu.train import matrix
+
+kind, number = sys.argv[1], int(sys.argv[2])
+names = [f"f{i}" for i in range(20)]
+rows = np.random.default_rng(0).standard_normal((50_000, 20)).astype("float32")
+with BlockWriter(names, 2_000) as writer:
+    writer.append(Block(rows, rows[:, 0]))
+    blocks = writer.finish()
+directory = tempfile.mkdtemp()
+
+def leave(number, frame):
+    raise SystemExit(number)
+
+signal.signal(signal.SIGTERM, leave)
+began = time.monotonic()
+matrix.build(blocks, kind=kind, directory=directory)
+whole = time.monotonic() - began
+caught = 0
+for trial in range(15):
+    wait = random.Random(trial).uniform(0, whole)
+    threading.Timer(wait, os.kill, (os.getpid(), number)).start()
+    try:
+        matrix.build(blocks, kind=kind, directory=directory)
+        time.sleep(2 * whole + 1)
+    except (KeyboardInterrupt, SystemExit):
+        caught += 1
+assert not os.listdir(directory)
+print(caught)
+"""
+
+
+@pytest.mark.parametrize("kind", ["in_core", "external"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_at_random_moments(kind: str, number: signal.Signals) -> None:
+    """In a process of its own, which an exception in a callback of XGBoost would end."""
+    done = subprocess.run(
+        [sys.executable, "-c", TRIALS, kind, str(int(number))],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_WAIT_POLICY": "passive"},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "15\n", "")

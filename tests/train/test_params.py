@@ -113,6 +113,25 @@ def test_parameters_of_other_objectives_are_refused() -> None:
         check_params({"quantile_alpha": 0.5}, BINARY)
 
 
+@pytest.mark.parametrize("name", ["max_depth", "max_leaves", "max_bin", "max_cached_hist_node", "num_parallel_tree"])
+def test_what_the_plan_reckons_with_is_a_whole_number(name: str) -> None:
+    for value in (0, 6, np.int64(6)):
+        assert check_params({name: value}, BINARY) == {name: value}
+    for bad in ("six", "6", 6.0, 6.5, True, -1, None, [6]):
+        with pytest.raises(ConfigError, match=rf"model\.params\.{name} is .*whole number") as caught:
+            check_params({name: bad}, BINARY)
+        assert f"--set model.params.{name}=" in caught.value.remedy
+
+
+def test_what_an_objective_cannot_do_without() -> None:
+    for kind in ("quantile", "expectile"):
+        with pytest.raises(ConfigError, match=rf"model\.params\.{kind}_alpha is not set"):
+            check_params({}, f"reg:{kind}error")
+        check_params({f"{kind}_alpha": 0.5}, f"reg:{kind}error")
+    with pytest.raises(ConfigError, match=r"num_class is set.*'multi:\.\.\.'"):
+        check_params({"num_class": 3}, BINARY)
+
+
 @pytest.mark.parametrize(
     "given",
     [{"tree_method": "exact"}, {"booster": "gblinear"}, {"updater": "grow_colmaker"}, {"process_type": "update"}],
