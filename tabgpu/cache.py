@@ -17,14 +17,14 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
 
-from .columns import Array
+from .columns import Array, ArrayModule
 from .errors import ConfigError, DataError, ResourceError, listing
 from .units import format_bytes
 
@@ -129,6 +129,10 @@ class BlockWriter:
         Where the file lies; None keeps the blocks in memory.
     n_rows : int, optional
         Number of rows to come where known: the space for all is then reserved at once.
+    xp : module
+        Array module of what is kept in memory: a device can keep blocks, too.
+    move : callable
+        Moves an array of a block to where it is kept.
 
     Raises
     ------
@@ -153,10 +157,13 @@ class BlockWriter:
         has_weight: bool = False,
         directory: str | os.PathLike[str] | None = None,
         n_rows: int | None = None,
+        xp: ArrayModule = np,
+        move: Callable[[Array], Array] = np.asarray,
     ) -> None:
         if block_rows < 1:
             raise ValueError(f"block_rows must be at least 1, not {block_rows}")
         self.columns, self.block_rows, self.has_weight = tuple(columns), block_rows, has_weight
+        self._xp, self._move = xp, move
         self._width = len(self.columns) + 1 + has_weight  # float32 values of a row
         self._has_missing = False
         self._filled = 0
@@ -176,6 +183,8 @@ class BlockWriter:
             If the disk is full.
         """
         self._check(block)
+        weight = None if block.weight is None else self._move(block.weight)
+        block = Block(self._move(block.features), self._move(block.label), weight)
         taken = 0
         while taken < block.n_rows:
             count = min(self.block_rows - self._filled, block.n_rows - taken)
@@ -199,8 +208,8 @@ class BlockWriter:
     def __exit__(self, *reason: object) -> None:
         self._store.close()
 
-    def _new(self) -> np.ndarray:
-        return np.empty(self.block_rows * self._width, dtype=_FLOAT)
+    def _new(self) -> Array:
+        return self._xp.empty(self.block_rows * self._width, dtype="float32")
 
     def _copy(self, block: Block, start: int, count: int) -> None:
         held = _view(self._open, self.block_rows, len(self.columns), self.has_weight)
@@ -216,7 +225,7 @@ class BlockWriter:
         if n_rows < self.block_rows:
             held = _view(values, self.block_rows, len(self.columns), self.has_weight)
             parts = [held.features[:n_rows].ravel(), held.label[:n_rows]]
-            values = np.concatenate([*parts, held.weight[:n_rows]] if held.weight is not None else parts)
+            values = self._xp.concatenate([*parts, held.weight[:n_rows]] if held.weight is not None else parts)
         self._store.add(values, n_rows)
         self._filled = 0
         if isinstance(self._store, _Memory):
@@ -234,7 +243,7 @@ class BlockWriter:
             return
         infinite = np.isinf(block.features).any(axis=0)
         if infinite.any():
-            names = [name for name, bad in zip(self.columns, infinite, strict=True) if bad]
+            names = [name for name, bad in zip(self.columns, infinite.tolist(), strict=True) if bad]
             raise DataError(
                 f"Infinite values, or values beyond the range of float32, in feature {listing(names)}",
                 "Expected finite numbers or missing values",
@@ -248,7 +257,7 @@ class _Memory:
 
     def __init__(self, n_features: int, has_weight: bool) -> None:
         self._n_features, self._has_weight = n_features, has_weight
-        self._blocks: list[tuple[np.ndarray, int]] = []
+        self._blocks: list[tuple[Array, int]] = []
         self.n_rows, self.nbytes = 0, 0
 
     @property
@@ -258,7 +267,7 @@ class _Memory:
     def reserve(self, size: int) -> None:
         """Memory is reserved as it is used."""
 
-    def add(self, values: np.ndarray, n_rows: int) -> None:
+    def add(self, values: Array, n_rows: int) -> None:
         self._blocks.append((values, n_rows))
         self.n_rows += n_rows
         self.nbytes += values.nbytes
@@ -361,7 +370,7 @@ class _File:
         )
 
 
-def _view(values: np.ndarray, n_rows: int, n_features: int, has_weight: bool) -> Block:
+def _view(values: Array, n_rows: int, n_features: int, has_weight: bool) -> Block:
     """Block over a flat array: features, then labels, then weights. A new array object each time (see `iterator`)."""
     end = n_rows * n_features
     weight = values[end + n_rows : end + 2 * n_rows] if has_weight else None

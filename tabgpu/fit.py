@@ -1,7 +1,4 @@
-"""Make the passes over the data: fit the steps, then turn rows into blocks.
-
-Both are the same functions wherever the runner runs them: a task (a part) in, states or blocks out.
-"""
+"""Fit the steps: passes over the training rows, wherever the runner makes them."""
 
 from __future__ import annotations
 
@@ -9,19 +6,38 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from .cache import Block, Blocks, BlockWriter
-from .columns import Chunk
 from .data.rows import Rows, Task, Use
-from .data.splits import SIDES
-from .errors import DataError, listing
+from .errors import DataError
 from .features.contract import Fitted, State
 from .features.passes import Key, Passes, Wish
-from .features.statistics import Sample
 from .runners import Runner
+from .wire import record
 
 Progress = Callable[[str], None]
+
+
+@record
+@dataclass(frozen=True)
+class PassJob:
+    """One pass: observe `wishes` on the training rows, as the steps that are fitted leave them."""
+
+    passes: Passes
+    use: Use
+    wishes: list[Wish]
+    fitted: dict[int, Fitted]
+    chunk_rows: int
+
+    def observe(self, rows: Rows, task: Task) -> Iterator[dict[Key, State]]:
+        """States of a task."""
+        columns = sorted({*self.passes.base_columns(self.wishes), *self.use.columns})
+        for chunk in rows.open(task.part, columns, self.chunk_rows):
+            train = rows.pick(chunk, self.use, task, 0)
+            if train is not None:
+                yield self.passes.observe_chunk(train, self.wishes, self.fitted)
+
+    def merge(self, states: Sequence[dict[Key, State]]) -> dict[Key, State]:
+        """State of all together."""
+        return self.passes.merge_all(states)
 
 
 @dataclass(frozen=True)
@@ -55,141 +71,16 @@ class Fitter:
         def observe(wishes: list[Wish], fitted: Mapping[int, Fitted]) -> Mapping[Key, State]:
             nonlocal number
             number += 1
-            base = passes.base_columns(wishes)
-            progress(f"features: pass {number} over {len(base)} columns")
-            columns = sorted({*base, *self.use.columns})
-
-            def observe_task(task: Task) -> Iterator[dict[Key, State]]:
-                for chunk in self.rows.open(task.part, columns, self.chunk_rows):
-                    train = self._side(chunk, task, 0)
-                    if train is not None:
-                        yield passes.observe_chunk(train, wishes, fitted)
-
-            states = self.runner.reduce(observe_task, self._tasks_of(0), passes.merge_all)
+            progress(f"features: pass {number} over {len(passes.base_columns(wishes))} columns")
+            applied = {i for w in wishes for i in passes.needed(w.statistic.columns, w.position)[0]}
+            job = PassJob(passes, self.use, wishes, {i: fitted[i] for i in sorted(applied)}, self.chunk_rows)
+            states: Any = self.runner.reduce(self.rows, job, [t for t in self.tasks if t.side in (None, 0)])
             if states is None:  # the survey has counted training rows: they were there a moment ago
                 raise DataError(
                     "No training row was found in a pass over the features",
                     "Expected the rows that the survey counted",
                     "Leave the input files as they are while a run reads them",
                 )
-            return states
+            return dict(states)
 
         return passes.fit(observe)
-
-    def _tasks_of(self, side: int) -> list[Task]:
-        return [t for t in self.tasks if t.side is None or t.side == side]
-
-    def _side(self, chunk: Chunk, task: Task, side: int) -> Chunk | None:
-        """Rows of one side, or None if there is none."""
-        chosen = self.rows.assign(chunk, self.use, task.side) == side
-        if bool(chosen.all()):
-            return chunk if chunk.n_rows else None
-        return chunk.take(chosen) if bool(chosen.any()) else None
-
-    def make_blocks(
-        self,
-        passes: Passes,
-        fitted: Mapping[int, Fitted],
-        features: Sequence[str],
-        writers: Mapping[str, BlockWriter],
-        weight: str | None,
-        sample: Sample | None,
-    ) -> tuple[dict[str, Blocks], Any]:
-        """Transform every used row once, into the blocks of its side.
-
-        Parameters
-        ----------
-        passes, fitted
-            The steps and what they learned.
-        features : sequence of str
-            Columns of the matrix, in order.
-        writers : mapping of str to BlockWriter
-            One for each side that has rows.
-        weight : str, optional
-            Column of weights.
-        sample : Sample, optional
-            Observed on the transformed training rows, for own cuts.
-
-        Returns
-        -------
-        blocks : dict of str to Blocks
-            By side.
-        sampled : SampleResult or None
-            Result of `sample`.
-
-        Raises
-        ------
-        DataError
-            If no feature differs between training rows.
-        """
-        target = str(self.use.target)
-        extra = [target, *([weight] if weight else [])]
-        _, base = passes.needed([*features, *extra])
-        columns = sorted({*base, *self.use.columns})
-        constant = ConstantColumns(features)
-
-        def observe(task: Task) -> Iterator[Any]:
-            for chunk in self.rows.open(task.part, columns, self.chunk_rows):
-                for number, side in enumerate(SIDES):
-                    rows = self._side(chunk, task, number) if side in writers else None
-                    if rows is None:
-                        continue
-                    done = passes.transform(rows, fitted, dict.fromkeys([*features, *extra]), training=number == 0)
-                    block = self._block(done, features, target, weight)
-                    writers[side].append(block)
-                    if number == 0:
-                        constant.observe(block.features)
-                        if sample is not None:
-                            yield sample.observe(done, None)
-
-        state = self.runner.reduce(observe, self.tasks, lambda states: sample.merge_all(states, {}) if sample else None)
-        constant.check()
-        blocks = {side: writer.finish() for side, writer in writers.items()}
-        return blocks, (sample.finish(state, None) if sample is not None and state is not None else None)
-
-    def _block(self, chunk: Chunk, features: Sequence[str], target: str, weight: str | None) -> Block:
-        engine = self.rows.engine
-        matrix = engine.matrix(chunk.columns, features, chunk.n_rows)
-        label = chunk[target].values.astype("float32")
-        return Block(matrix, label, chunk[weight].floats("float32") if weight else None)
-
-
-class ConstantColumns:
-    """Features that had one value, or none, in all training rows so far."""
-
-    def __init__(self, features: Sequence[str]) -> None:
-        self._names = list(features)
-        self._low = np.full(len(features), np.inf, np.float32)
-        self._high = np.full(len(features), -np.inf, np.float32)
-        self._missing = np.zeros(len(features), bool)
-
-    def observe(self, features: Any) -> None:
-        """Look at a block, at the columns alone that have not varied yet."""
-        for j in np.flatnonzero(~self._varies()):
-            column = features[:, j]
-            present = column[column == column]
-            self._missing[j] |= len(present) < len(column)
-            if len(present):
-                self._low[j] = min(self._low[j], float(present.min()))
-                self._high[j] = max(self._high[j], float(present.max()))
-
-    def _varies(self) -> np.ndarray:
-        return (self._low < self._high) | (self._missing & (self._high > -np.inf))
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the features that do not vary."""
-        return [n for n, varies in zip(self._names, self._varies(), strict=True) if not varies]
-
-    def check(self) -> None:
-        """Raise DataError if no feature varies."""
-        if len(self.names) == len(self._names):
-            values = [
-                f"{n}: {'all missing' if h == -np.inf else f'always {h:g}'}"
-                for n, h in zip(self._names, self._high, strict=True)
-            ]
-            raise DataError(
-                f"No feature differs between training rows: {listing(values, 6)}",
-                "Expected at least one feature with two values",
-                "Look at features and data.filter in the pipeline file",
-            )

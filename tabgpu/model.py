@@ -79,11 +79,21 @@ class Model:
         self.folder: Path | None = None  # where it was loaded from
         self._model, self._tables, self.engine = model, dict(tables), engine
         self._rows = Rows(engine, pipeline.recipe, self._tables)
-        self._passes = Passes(pipeline.steps, self._rows.with_target(pipeline.target))
+        self._passes = Passes(tuple(pipeline.steps), self._rows.with_target(pipeline.target))
         self._fitted = dict(enumerate(pipeline.fitted))
         self._base = self._passes.needed(pipeline.features)[1]
         row_bytes = 8 * (len(self.columns) + len(self.features))
         self._chunk_rows = max(1_000, min(100_000, _CHUNK_BYTES // row_bytes))
+
+    @property
+    def rows(self) -> Rows:
+        """How rows are made of data to score."""
+        return self._rows
+
+    @property
+    def booster(self) -> bytes | None:
+        """The model in UBJ; None for features alone."""
+        return self._model
 
     @property
     def features(self) -> tuple[str, ...]:

@@ -4,59 +4,121 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
+from .data.rows import Rows
 from .errors import ConfigError, listing
-from .files import File, Footer, open_parquet
-from .model import Model
+from .files import File, Footer, open_parquet, read_footer
+from .model import FittedPipeline, Model
 from .outputs import FileWriter, output_folder
+from .runners import Runner
 from .schema import unify
+from .wire import record
 
 What = Literal["predictions", "features"]
 _KEPT_ROWS = 65_536  # rows of kept columns read at once
 
 
-def score_files(
-    model: Model, files: Sequence[File], out: Path, keep: Sequence[str], overwrite: bool, what: What
-) -> dict[str, int]:
-    """Write one Parquet file for each input file into `out`, all of them or none.
+@record
+@dataclass(frozen=True, eq=False)
+class ScoreFile:
+    """Write the answers for one input file into `folder`.
+
+    Parameters
+    ----------
+    pipeline : FittedPipeline
+        What was learned.
+    booster : numpy.ndarray, optional
+        uint8, shape (n_bytes,): the model in UBJ.
+    name : str
+        Of the model, for messages.
+    what : {'predictions', 'features'}
+        What to write.
+    kept : tuple of str
+        Columns of the input beside it.
+    folder : str
+        Where.
+    """
+
+    pipeline: FittedPipeline
+    booster: np.ndarray | None
+    name: str
+    what: What
+    kept: tuple[str, ...]
+    folder: str
+
+    @cached_property
+    def models(self) -> dict[int, Model]:
+        """The model on the rows that it was used with, so that it is made once for all files."""
+        return {}
+
+    def do(self, rows: Rows, file: File) -> int:
+        """Write it; the number of rows."""
+        if id(rows) not in self.models:
+            raw = None if self.booster is None else self.booster.tobytes()
+            self.models[id(rows)] = Model(self.pipeline, rows.tables, raw, rows.engine, self.name)
+        path = Path(self.folder) / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return _score_file(self.models[id(rows)], read_footer(file), path, self.kept, self.what)
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where answers go, and what stands beside them.
+
+    Parameters
+    ----------
+    folder : Path
+        New or empty folder, or one that `overwrite` allows to replace.
+    keep : sequence of str
+        Columns of the input to keep beside the answer; the key column, if there is one, is always kept.
+    overwrite : bool
+        Whether `folder` may be replaced.
+    what : {'predictions', 'features'}
+        What to write.
+    """
+
+    folder: Path
+    keep: Sequence[str] = ()
+    overwrite: bool = False
+    what: What = "predictions"
+
+
+def score_files(model: Model, runner: Runner, files: Sequence[File], output: Output) -> dict[str, int]:
+    """Write one Parquet file for each input file, all of them or none.
 
     Parameters
     ----------
     model : Model
         Answers.
+    runner : Runner
+        Where.
     files : sequence of File
         To score.
-    out : Path
-        New or empty folder, or one that `overwrite` allows to replace.
-    keep : sequence of str
-        Columns of the input to keep beside the answer; the key column, if there is one, is always kept.
-    overwrite : bool
-        Whether `out` may be replaced.
-    what : {'predictions', 'features'}
-        What to write.
+    output : Output
+        Where answers go.
 
     Returns
     -------
     dict
         'rows' and 'files' written.
     """
-    key = model.pipeline.recipe.key
-    kept = tuple(dict.fromkeys([*([key] if key else []), *keep]))
+    key, what = model.pipeline.recipe.key, output.what
+    kept = tuple(dict.fromkeys([*([key] if key else []), *output.keep]))
     answers = model.features if what == "features" else list(answer(model, np.empty(0, np.float32)))
     inputs = [*(Path(f.path) for f in files if "://" not in f.path), *([model.folder] if model.folder else [])]
-    with output_folder(out, overwrite, inputs) as temporary:
-        footers = model.check_files(files)
-        _check_kept(kept, answers, footers)
-        rows = 0
-        for footer in footers:
-            path = temporary / footer.file.name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            rows += _score_file(model, footer, path, kept, what)
+    booster = None if model.booster is None else np.frombuffer(model.booster, np.uint8)
+    with output_folder(output.folder, output.overwrite, inputs) as temporary:
+        _check_kept(kept, answers, model.check_files(files))
+        work = ScoreFile(model.pipeline, booster, model.name, what, kept, str(temporary))
+        work.models[id(model.rows)] = model
+        rows = sum(runner.each(model.rows, work, files))
     return {"rows": rows, "files": len(files)}
 
 

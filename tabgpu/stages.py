@@ -6,7 +6,6 @@ Each takes what the stages before it made and returns what the next needs; `tabg
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,14 +15,15 @@ import pyarrow as pa
 
 from . import bundle, config, wire
 from .assemble import Assembled, Design, cache_dir, files_of
-from .cache import BlockWriter
 from .columns import Chunk, Column
-from .data.rows import Task, Use
+from .data.rows import Rows, Task, Use
 from .data.splits import SIDES, TimeSplit
 from .data.target import Target
+from .engine import Engine
 from .errors import DataError
 from .features.contract import Fitted
 from .features.moments import RangeResult
+from .features.passes import Passes
 from .features.statistics import Quantiles, Sample, TargetGrid
 from .features.target import TargetEncodeFitted
 from .fit import Fitter, Progress
@@ -32,11 +32,22 @@ from .model import FittedPipeline, feature_array
 from .outputs import FileWriter, output_folder
 from .planning import SAMPLE_ROWS, Plan
 from .run_folder import RunFolder
-from .survey import Survey, check_rows, check_weights, observe_fully, statistics_of, survey, target_of
+from .survey import (
+    StatisticJob,
+    Survey,
+    SurveyJob,
+    check_rows,
+    check_weights,
+    observe_fully,
+    statistics_of,
+    survey,
+    target_of,
+)
 
 if TYPE_CHECKING:  # XGBoost is imported when a model is trained
     from .train.booster import Checkpoint, Trained
     from .train.run import ModelOptions
+    from .train.share import BlockJob
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,7 @@ def take_survey(a: Assembled, chunk_rows: int) -> tuple[Assembled, Survey, Targe
         a = replace(a, use=replace(a.use, splitter=_time_split(a, chunk_rows)))
     data = a.pipeline.data
     wanted = statistics_of(data.target, a.task, data.weight)
-    found = survey(a.runner, a.rows, a.use, wanted, a.tasks, chunk_rows)
+    found = survey(a.runner, a.rows, SurveyJob(a.use, tuple(wanted), chunk_rows), a.tasks)
     check_rows(found, data.target)
     if data.weight:
         check_weights(found.results[-1], data.weight)
@@ -87,7 +98,8 @@ def _time_split(a: Assembled, chunk_rows: int) -> TimeSplit:
     time = str(a.pipeline.data.time)
     points = tuple(p for p in (1 - valid - test, 1 - test) if p < 1)
     use = Use(None, a.use.filter, a.use.target)
-    result = observe_fully(a.runner, a.rows, use, Quantiles(time, points), a.tasks, chunk_rows)
+    job = StatisticJob(use, Quantiles(time, points), None, chunk_rows)
+    result = observe_fully(a.runner, a.rows, job, a.tasks)
     if any(r is None for r in result):
         raise DataError(
             f"The time column {time!r} is missing in every row", "Expected times to split by", "Correct data.time"
@@ -99,11 +111,7 @@ def _time_split(a: Assembled, chunk_rows: int) -> TimeSplit:
 
 def fit_features(a: Assembled, d: Design, plan: Plan, watch: Watch) -> dict[int, Fitted]:
     """Fit every step on the training rows."""
-    return _fitter(a, plan).fit_steps(d.passes, watch.say)
-
-
-def _fitter(a: Assembled, plan: Plan) -> Fitter:
-    return Fitter(a.runner, a.rows, a.use, a.tasks, plan.chunk_rows)
+    return Fitter(a.runner, a.rows, a.use, a.tasks, plan.chunk_rows).fit_steps(d.passes, watch.say)
 
 
 def fitted_bytes(fitted: Mapping[int, Fitted]) -> int:
@@ -113,11 +121,12 @@ def fitted_bytes(fitted: Mapping[int, Fitted]) -> int:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What training gave: the model, the metrics of each side, and the plan that was followed."""
+    """What training gave: the model, the metrics of each side, the plan that was followed, how workers shared it."""
 
     trained: Trained
     metrics: dict[str, dict[str, Any]]
     plan: Plan
+    workers: dict[str, Any]
 
 
 def train_model(
@@ -133,45 +142,45 @@ def train_model(
 
     `replan` makes the plan again once it is known whether any feature is missing: the matrix is smaller if none is.
     """
-    from .train.run import evaluate, fit_booster
+    from .train.run import Hooks
 
     model = a.pipeline.model
     assert model is not None, "train_model is called for pipelines with a model alone"
-    weight = a.pipeline.data.weight
-    directory = cache_dir(a.pipeline)
-    with ExitStack() as stack:
+    job = _block_job(a, d, plan, fitted, found)
+    loads = [found.tasks[t.key][0] if t.key in found.tasks else 0 for t in a.tasks]
+    with a.runner.group(a.rows, job, a.tasks, loads) as group:
         watch.enter("matrix")
         watch.say(f"matrix: {len(d.features)} features of {sum(found.rows[s] for s in SIDES):,} rows")
-        on_disk = directory if plan.cache == "disk" else None
-        writers = {
-            side: stack.enter_context(
-                BlockWriter(
-                    d.features,
-                    plan.block_rows,
-                    has_weight=weight is not None,
-                    directory=on_disk,
-                    n_rows=found.rows[side],
-                )
-            )
-            for side in SIDES
-            if found.rows[side]
-        }
-        sample = _sample(d, found.rows["train"]) if model.cuts == "own" else None
-        blocks, sampled = _fitter(a, plan).make_blocks(d.passes, fitted, d.features, writers, weight, sample)
-        for block in blocks.values():
-            stack.callback(block.close)
-        a.engine.release()
-        plan = replan(any(b.has_missing for b in blocks.values()))
+        made = group.make_blocks()
+        made.varying.check(d.features)
+        plan = replan(made.has_missing)
         watch.enter("train")
-        rows = None if sampled is None else a.engine.to_host(sampled.rows)
-        options = _model_options(model, plan, a.engine.device)
         watch.say(f"train: up to {model.rounds} rounds, {plan.matrix} matrix")
-        trained, matrices = fit_booster(
-            options, blocks, rows, directory, checkpoint=_saver(watch.folder), on_round=_reporter(watch.say)
-        )
+        hooks = Hooks(checkpoint=_saver(watch.folder), on_round=_reporter(watch.say))
+        trained = group.fit(_model_options(model, plan, a.engine.device), hooks)
         watch.enter("evaluate")
-        metrics = evaluate(a.task or "regression", trained, blocks, matrices)
-    return Outcome(trained, metrics, plan)
+        metrics = group.evaluate(a.task or "regression")
+        return Outcome(trained, metrics, plan, group.report())
+
+
+def _block_job(a: Assembled, d: Design, plan: Plan, fitted: Mapping[int, Fitted], found: Survey) -> BlockJob:
+    from .train.share import BlockJob
+
+    rows = {side: found.rows[side] for side in SIDES if found.rows[side]}
+    return BlockJob(
+        passes=d.passes,
+        fitted=dict(fitted),
+        features=tuple(d.features),
+        use=a.use,
+        weight=a.pipeline.data.weight,
+        sample=_sample(d, rows["train"]) if a.pipeline.model and a.pipeline.model.cuts == "own" else None,
+        sides=tuple(rows),
+        chunk_rows=plan.chunk_rows,
+        block_rows=plan.block_rows,
+        cache=plan.cache or "memory",
+        directory=str(cache_dir(a.pipeline)),
+        n_rows=rows if a.runner.workers == 1 else {},
+    )
 
 
 def probe_model(a: Assembled, d: Design, plan: Plan) -> None:
@@ -231,49 +240,88 @@ def _sample(d: Design, n_rows: int) -> Sample:
     return Sample(d.features, SAMPLE_ROWS, None if share >= 1 else int(share * 2**64))
 
 
+@wire.record
+@dataclass(frozen=True)
+class FileTasks:
+    """The parts of one input file, in their order."""
+
+    name: str
+    tasks: tuple[Task, ...]
+
+
+@wire.record
+@dataclass(frozen=True)
+class WriteFeatures:
+    """Write the features of all rows of a file, rows in order; out of fold for training rows.
+
+    `beside` are columns that stand beside the features, `split` is what the column of sides is called.
+    """
+
+    passes: Passes
+    fitted: dict[int, Fitted]
+    features: tuple[str, ...]
+    beside: tuple[str, ...]
+    split: str
+    use: Use
+    chunk_rows: int
+    folder: str
+
+    def do(self, rows: Rows, file: FileTasks) -> int:
+        """Write it; the number of rows."""
+        _, base = self.passes.needed([*self.features, *self.beside])
+        columns = sorted({*base, *self.use.columns})
+        path = Path(self.folder) / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = 0
+        with FileWriter(path) as writer:
+            for task in file.tasks:
+                for chunk in rows.open(task.part, columns, self.chunk_rows):
+                    sides = rows.assign(chunk, self.use, task.side)
+                    writer.write(pa.table(self._arrays(rows.engine, chunk, sides)))
+                    written += chunk.n_rows
+        return written
+
+    def _arrays(self, engine: Engine, chunk: Chunk, sides: Any) -> dict[str, pa.Array]:
+        done = _transform_all(self.passes, chunk, self.fitted, [*self.features, *self.beside], sides == 0)
+        arrays = {n: engine.to_arrow(done[n]) for n in self.beside}
+        arrays[self.split] = _side_names(engine.to_host(sides))
+        return arrays | {n: feature_array(engine, done, n) for n in self.features}
+
+
 def write_features(a: Assembled, d: Design, plan: Plan, fitted: Mapping[int, Fitted], watch: Watch) -> dict[str, int]:
-    """Write the features of all rows, one file for each input file, rows in order; out of fold for training rows.
+    """Write the features of all rows, one file for each input file.
 
     Beside the features stand the key, the target as a number, and `split`: which side each row is on.
     """
     target, key = a.pipeline.data.target, a.pipeline.data.key
-    beside = [n for n in (key, target) if n and n not in d.features]
-    _, base = d.passes.needed([*d.features, *beside])
-    columns = sorted({*base, *a.use.columns})
+    beside = tuple(n for n in (key, target) if n and n not in d.features)
     split = "split" if "split" not in {*d.features, *beside} else "split_"
     by_file: dict[str, list[Task]] = {f.name: [] for f in files_of(a)}
     for task in a.tasks:
         by_file[task.part.file.name].append(task)
-    rows = 0
+    files = [FileTasks(name, tuple(tasks)) for name, tasks in by_file.items()]
+    rows, written = 0, 0
     with output_folder(watch.folder.path / "features", False, [], "output") as out:
-        for name, tasks in by_file.items():
-            watch.say(f"write: {name}")
-            path = out / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with FileWriter(path) as writer:
-                for task in tasks:
-                    for chunk in a.rows.open(task.part, columns, plan.chunk_rows):
-                        sides = a.rows.assign(chunk, a.use, task.side)
-                        done = _transform_all(d, chunk, fitted, [*d.features, *beside], sides == 0)
-                        arrays = {n: a.engine.to_arrow(done[n]) for n in beside}
-                        arrays[split] = _side_names(a.engine.to_host(sides))
-                        arrays |= {n: feature_array(a.engine, done, n) for n in d.features}
-                        writer.write(pa.table(arrays))
-                        rows += chunk.n_rows
-    return {"rows": rows, "files": len(by_file)}
+        work = WriteFeatures(d.passes, dict(fitted), tuple(d.features), beside, split, a.use, plan.chunk_rows, str(out))
+        for file, written in zip(files, a.runner.each(a.rows, work, files), strict=True):
+            watch.say(f"written: {file.name}")
+            rows += written
+    return {"rows": rows, "files": len(files)}
 
 
 def _side_names(sides: np.ndarray) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(sides, mask=sides < 0), pa.array(SIDES))
 
 
-def _transform_all(d: Design, chunk: Chunk, fitted: Mapping[int, Fitted], names: list[str], training: Any) -> Chunk:
+def _transform_all(
+    passes: Passes, chunk: Chunk, fitted: Mapping[int, Fitted], names: list[str], training: Any
+) -> Chunk:
     """Transform a chunk of which some rows are training rows: these out of fold, the others with the full encodings."""
     if bool(training.all()) or not bool(training.any()):
-        return d.passes.transform(chunk, fitted, names, training=bool(training.any()))
+        return passes.transform(chunk, fitted, names, training=bool(training.any()))
     xp = chunk.xp
-    inside = d.passes.transform(chunk.take(training), fitted, names, training=True)
-    outside = d.passes.transform(chunk.take(~training), fitted, names, training=False)
+    inside = passes.transform(chunk.take(training), fitted, names, training=True)
+    outside = passes.transform(chunk.take(~training), fitted, names, training=False)
     back = xp.argsort(xp.concatenate([xp.flatnonzero(training), xp.flatnonzero(~training)]))
     return chunk.with_columns({n: _join_columns(xp, inside[n], outside[n]).take(back) for n in names}).select(names)
 

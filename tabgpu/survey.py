@@ -7,7 +7,7 @@ Only the columns that decide (split, filter, target, weight) are read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,10 @@ from .wire import record
 @record
 @dataclass(frozen=True)
 class SurveyState:
-    """Mergeable: `counts` is int64 (5,): train, valid, test, outside, without target."""
+    """Mergeable: `counts` is int64 (2,): in no side, without target; `tasks` has the rows of each side by task."""
 
     counts: np.ndarray
+    tasks: dict[str, tuple[int, ...]]
     states: tuple[Any, ...]
 
 
@@ -46,61 +47,92 @@ class Survey:
         Rows that the filter keeps but that have no target.
     results : tuple
         Results of the statistics, in their order.
+    tasks : dict of str to tuple of int
+        Rows of 'train', 'valid' and 'test' in each task, by its key.
     """
 
     rows: dict[str, int]
     without_target: int
     results: tuple[Any, ...]
+    tasks: dict[str, tuple[int, ...]]
 
 
-def survey(
-    runner: Runner, rows: Rows, use: Use, statistics: Sequence[Statistic], tasks: Sequence[Task], chunk_rows: int
-) -> Survey:
+@record
+@dataclass(frozen=True)
+class SurveyJob:
     """Count the rows of each side and observe one-pass `statistics` on the training side."""
-    columns = sorted({*use.columns, *(c for s in statistics for c in s.columns)})
 
-    def observe(task: Task) -> Iterator[SurveyState]:
-        for chunk in rows.open(task.part, columns, chunk_rows):
+    use: Use
+    statistics: tuple[Statistic, ...]
+    chunk_rows: int
+
+    def observe(self, rows: Rows, task: Task) -> Iterator[SurveyState]:
+        """States of a task."""
+        use = self.use
+        columns = sorted({*use.columns, *(c for s in self.statistics for c in s.columns)})
+        for chunk in rows.open(task.part, columns, self.chunk_rows):
             sides = rows.assign(chunk, use, task.side)
-            counts = chunk.xp.bincount(sides.astype("int64") + 1, minlength=4)
+            outside, *inside = (int(n) for n in chunk.xp.bincount(sides.astype("int64") + 1, minlength=4))
             untargeted = 0
             if use.target:
                 kept = rows.assign(chunk, Use(use.splitter, use.filter), task.side) >= 0
                 untargeted = int((kept & chunk[use.target].missing()).sum())
             train = chunk.take(sides == 0)
-            ordered = np.array([*(int(c) for c in counts[1:]), int(counts[0]), untargeted], np.int64)
-            yield SurveyState(ordered, tuple(s.observe(train, None) for s in statistics))
+            states = tuple(s.observe(train, None) for s in self.statistics)
+            yield SurveyState(np.array([outside, untargeted], np.int64), {task.key: tuple(inside)}, states)
 
-    def merge(found: Sequence[SurveyState]) -> SurveyState:
-        states = tuple(s.merge_all([f.states[i] for f in found], {}) for i, s in enumerate(statistics))
-        return SurveyState(np.sum([f.counts for f in found], axis=0), states)
+    def merge(self, states: Sequence[SurveyState]) -> SurveyState:
+        """State of all together."""
+        tasks: dict[str, tuple[int, ...]] = {}
+        for state in states:
+            for key, counts in state.tasks.items():
+                tasks[key] = tuple(map(sum, zip(counts, tasks.get(key, (0,) * len(SIDES)), strict=True)))
+        merged = tuple(s.merge_all([f.states[i] for f in states], {}) for i, s in enumerate(self.statistics))
+        return SurveyState(np.sum([f.counts for f in states], axis=0), tasks, merged)
 
-    state = runner.reduce(observe, tasks, merge)
-    counts = state.counts if state else np.zeros(5, np.int64)
-    results = tuple(s.finish(x, None) for s, x in zip(statistics, state.states, strict=True)) if state else ()
-    named = dict(zip((*SIDES, "outside"), (int(c) for c in counts[:4]), strict=True))
-    return Survey(named, int(counts[4]), results)
+
+def survey(runner: Runner, rows: Rows, job: SurveyJob, tasks: Sequence[Task]) -> Survey:
+    """Make the first pass."""
+    state = runner.reduce(rows, job, tasks)
+    if state is None:
+        return Survey(dict.fromkeys((*SIDES, "outside"), 0), 0, (), {})
+    inside = [sum(counts) for counts in zip(*state.tasks.values(), strict=True)]
+    outside, untargeted = (int(n) for n in state.counts)
+    results = tuple(s.finish(x, None) for s, x in zip(job.statistics, state.states, strict=True))
+    return Survey(dict(zip((*SIDES, "outside"), (*inside, outside), strict=True)), untargeted, results, state.tasks)
 
 
-def observe_fully(
-    runner: Runner, rows: Rows, use: Use, statistic: Statistic, tasks: Sequence[Task], chunk_rows: int
-) -> Any:
-    """Result of one statistic over the training rows, in as many passes as it takes; None if there is no chunk."""
-    columns = sorted({*use.columns, *statistic.columns})
-    request: Any = None
-    while True:  # at most `statistic.max_passes` times
+@record
+@dataclass(frozen=True)
+class StatisticJob:
+    """Observe one statistic on the training rows."""
 
-        def observe(task: Task, request: Any = request) -> Iterator[Any]:
-            for chunk in rows.open(task.part, columns, chunk_rows):
-                yield statistic.observe(chunk.take(rows.assign(chunk, use, task.side) == 0), request)
+    use: Use
+    statistic: Statistic
+    request: Any
+    chunk_rows: int
 
-        state = runner.reduce(observe, tasks, lambda states: statistic.merge_all(states, {}))
+    def observe(self, rows: Rows, task: Task) -> Iterator[Any]:
+        """States of a task."""
+        columns = sorted({*self.use.columns, *self.statistic.columns})
+        for chunk in rows.open(task.part, columns, self.chunk_rows):
+            yield self.statistic.observe(chunk.take(rows.assign(chunk, self.use, task.side) == 0), self.request)
+
+    def merge(self, states: Sequence[Any]) -> Any:
+        """State of all together."""
+        return self.statistic.merge_all(states, {})
+
+
+def observe_fully(runner: Runner, rows: Rows, job: StatisticJob, tasks: Sequence[Task]) -> Any:
+    """Result of a statistic, in as many passes as it takes (at most `max_passes`); None if there is no chunk."""
+    while True:
+        state = runner.reduce(rows, job, tasks)
         if state is None:
             return None
-        result = statistic.finish(state, request)
+        result = job.statistic.finish(state, job.request)
         if not isinstance(result, Again):
             return result
-        request = result.request
+        job = replace(job, request=result.request)
 
 
 def statistics_of(target: str | None, task: Objective | None, weight: str | None) -> list[Statistic]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from . import runners
 from .assemble import assemble, design, files_of, plan_of
 from .config import Pipeline
 from .config import load as load_pipeline
@@ -21,7 +22,7 @@ from .model import Model, load
 from .planning import Learned, Plan
 from .run_folder import RunFolder, fingerprint, git_revision, versions
 from .schema import unify
-from .scoring import What, score_files
+from .scoring import Output, What, score_files
 from .stages import (
     Watch,
     fit_features,
@@ -152,6 +153,7 @@ def run(
     probe_model(a, d, first)
     output = pipeline.base_dir / Path(pipeline.output).expanduser()
     with (
+        a.runner,
         RunFolder.create(output, pipeline.name, pipeline.digest) as folder,
         MemoryMonitor() as memory,
     ):
@@ -193,6 +195,7 @@ def run(
             "features": len(d.features),
             "written": written,
             "model_digest": digest,
+            "workers": outcome.workers if outcome else {},
             "memory": {
                 "limit_bytes": final.limit_bytes,
                 "predicted_peak_bytes": final.peak_bytes,
@@ -286,7 +289,9 @@ def _write_files(
         model = load(bundle, tables)
         loaded = time.monotonic()
         files = find(data if isinstance(data, str) else [str(d) for d in data], Path.cwd(), "DATA")
-        written = score_files(model, files, Path(out), keep, overwrite, what)
+        runner, _ = runners.resolve(None)
+        with runner:
+            written = score_files(model, runner, files, Output(Path(out), keep, overwrite, what))
         ended = time.monotonic()
     return {
         "out": str(out),

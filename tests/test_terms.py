@@ -70,8 +70,8 @@ def run(rows):
             writer.append(Block(features, (features[:, 0] > 0).astype("float32")))
         blocks = writer.finish()
     base = anonymous()
-    ref = cuts.reference(features, 256, names, nthread=1)
-    train(TrainSpec("binary:logistic", 2, {"nthread": 1}), matrix.build(blocks, kind="in_core", ref=ref, nthread=1))
+    ref = cuts.matrix_of(cuts.choose(features, 256), 256, names, nthread=1)
+    train(TrainSpec("binary:logistic", 2, {"nthread": 1}), matrix.Builder(nthread=1)(blocks, ref))
     return base
 
 run(1000)

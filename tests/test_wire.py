@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tabgpu.assemble import assemble, design
 from tabgpu.config import load
 from tabgpu.errors import DataError
 from tabgpu.merging import merge_tree
+from tabgpu.runners import SerialRunner
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 values = st.recursive(
@@ -57,23 +59,29 @@ def test_strangers_do_not_travel() -> None:
             wire.join(tree, [])
 
 
-class WireRunner:
+def sent(value: Any) -> Any:
+    return wire.unpack(wire.pack(value))
+
+
+class WireRunner(SerialRunner):
     """Runs here, but whatever a worker would be sent or send goes through `wire`."""
 
     name = "wire"
-    workers = 1
 
-    def reduce(self, observe: Callable[[Any], Iterator[Any]], tasks: Iterable[Any], merge: Any) -> Any:
-        def sent(states: Any) -> Any:
-            return wire.unpack(wire.pack(merge(states)))
+    def reduce(self, rows: Any, job: Any, tasks: Any) -> Any:
+        job = sent(job)
+        states = (sent(state) for task in tasks for state in job.observe(rows, sent(task)))
+        return merge_tree(states, lambda some: sent(job.merge(some)))
 
-        return merge_tree((wire.unpack(wire.pack(s)) for t in self._sent(tasks) for s in observe(t)), sent)
+    def each(self, rows: Any, work: Any, tasks: Any) -> Iterator[Any]:
+        return (sent(answer) for answer in super().each(rows, sent(work), [sent(t) for t in tasks]))
 
-    def each(self, work: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
-        return (wire.unpack(wire.pack(work(t))) for t in self._sent(tasks))
-
-    def _sent(self, tasks: Iterable[Any]) -> Iterator[Any]:
-        return (wire.unpack(wire.pack(t)) for t in tasks)
+    @contextmanager
+    def group(self, rows: Any, job: Any, tasks: Any, loads: Any) -> Iterator[Any]:
+        assert sum(loads) == job.n_rows["train"]
+        with super().group(rows, sent(job), [sent(t) for t in tasks], loads) as group:
+            group.make_blocks = lambda make=group.make_blocks: sent(make())  # type: ignore[method-assign]
+            yield group
 
 
 def test_a_pipeline_over_the_wire_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,11 @@ class Task:
     part: Part
     side: int | None = None
 
+    @property
+    def key(self) -> str:
+        """What tells it from the other tasks of a run."""
+        return f"{self.side}:{self.part.file.path}:{self.part.groups[0]}"
+
 
 @dataclass(frozen=True)
 class Maker:
@@ -83,6 +88,7 @@ class Maker:
     make: Callable[[Chunk], Mapping[str, Column]]
 
 
+@record
 @dataclass(frozen=True)
 class Use:
     """Which rows a run uses, and as what.
@@ -252,6 +258,13 @@ class Rows:
         if use.target is not None:
             keep &= ~chunk[use.target].missing()
         return xp.where(keep, sides, xp.int8(OUTSIDE))
+
+    def pick(self, chunk: Chunk, use: Use, task: Task, side: int) -> Chunk | None:
+        """Rows of a chunk that are on one side, or None if there is none."""
+        chosen = self.assign(chunk, use, task.side) == side
+        if bool(chosen.all()):
+            return chunk if chunk.n_rows else None
+        return chunk.take(chosen) if bool(chosen.any()) else None
 
 
 def field_of(column: ColumnType) -> Field:

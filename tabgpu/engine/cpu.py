@@ -13,6 +13,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,8 @@ _CHECKED_ROWS = 65_536  # rows read at once where columns are read for a check a
 # The reader is a thread of its own already. On few processors Arrow's pool beside it costs more than it brings: 2.04
 # against 1.67 CPU-s to decode 2M rows of 39 columns, and 30-50 MB.
 _MANY_CPUS = (os.cpu_count() or 1) > 4
+
+T = TypeVar("T")
 
 
 class CpuEngine:
@@ -93,6 +96,10 @@ class CpuEngine:
     def to_device(self, array: np.ndarray) -> Array:
         """The array itself."""
         return array
+
+    def place(self, value: T) -> T:
+        """The value itself."""
+        return value
 
     def matrix(self, columns: Mapping[str, Column], names: Sequence[str], n_rows: int) -> Array:
         """2-D float32 array for XGBoost; see `Engine.matrix`."""

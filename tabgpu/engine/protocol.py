@@ -7,7 +7,7 @@ reports its memory. All else (vocabularies, joins, dates, folds) is written once
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,8 @@ import pyarrow as pa
 from ..columns import Array, ArrayModule, Column
 from ..files import Part
 from ..schema import ColumnType
+
+T = TypeVar("T")
 
 
 class Engine(Protocol):
@@ -51,6 +53,9 @@ class Engine(Protocol):
 
     def to_device(self, array: np.ndarray) -> Array:
         """Copy to, or view on, the device."""
+
+    def place(self, value: T) -> T:
+        """A value that travels (see `tabgpu.wire`), its arrays on the device."""
 
     def matrix(self, columns: Mapping[str, Column], names: Sequence[str], n_rows: int) -> Array:
         """2-D float32 array (n_rows, len(names)), C order, NaN where missing: what XGBoost is fed.

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..columns import Chunk, Column, Kind
+from ..wire import record
 
 State = Any  # frozen dataclass registered with `wire.record`
 Result = Any
@@ -48,6 +49,7 @@ class Again:
     request: Any
 
 
+@record
 @dataclass(frozen=True)
 class Field:
     """What is known of a chunk's column before any row is read.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ..columns import Chunk
@@ -44,26 +45,42 @@ class PlannedPass:
     columns: tuple[str, ...]
 
 
+@record
+@dataclass(frozen=True, eq=False)
 class Passes:
     """Steps in their order, with the columns that flow between them.
 
     Parameters
     ----------
-    steps : sequence of Step
+    steps : tuple of Step
         In the order of the pipeline file.
-    fields : mapping of str to Field
+    base : mapping of str to Field
         The columns before the first step.
     """
 
-    def __init__(self, steps: Sequence[Step], fields: Fields) -> None:
-        self.steps = tuple(steps)
-        self.outputs: list[dict[str, Field]] = []
-        flowing = dict(fields)
+    steps: tuple[Step, ...]
+    base: Fields
+
+    def __post_init__(self) -> None:
+        _ = self.outputs  # raises where a step cannot use a column
+
+    @cached_property
+    def outputs(self) -> list[dict[str, Field]]:
+        """Fields that each step adds or replaces."""
+        flowing, outputs = dict(self.base), []
         for step in self.steps:
-            self.outputs.append(step.outputs(flowing))
-            flowing.update(self.outputs[-1])
-        self.fields: Fields = flowing
-        self._statistics = [step.statistics() for step in self.steps]
+            outputs.append(step.outputs(flowing))
+            flowing.update(outputs[-1])
+        return outputs
+
+    @cached_property
+    def fields(self) -> Fields:
+        """The columns after the last step."""
+        return {name: field for fields in (self.base, *self.outputs) for name, field in fields.items()}
+
+    @cached_property
+    def _statistics(self) -> list[tuple[Statistic, ...]]:
+        return [step.statistics() for step in self.steps]
 
     def needed(self, columns: Iterable[str], position: int | None = None) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Steps before `position` that make `columns`, and the columns these need before the first step.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..errors import ConfigError
-from .serial import Runner, SerialRunner
+from .protocol import Runner
+from .serial import SerialRunner
 
 __all__ = ["Runner", "SerialRunner", "resolve"]
 

@@ -1,39 +1,47 @@
-"""What a runner does, and the runner that does it in this process."""
+"""The runner that does all work in this process, one task after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ..merging import Merge, merge_tree
+from ..data.rows import Rows, Task
+from ..merging import merge_tree
+from .protocol import Group, Job, Work
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from ..train.share import BlockJob
+
 S = TypeVar("S")
 
 
-class Runner(Protocol):
-    """Where tasks run. A task is a description (a part and what to do with it); states come back, rows do not."""
-
-    name: str
-    workers: int
-
-    def reduce(self, observe: Callable[[T], Iterator[S]], tasks: Iterable[T], merge: Merge[S]) -> S | None:
-        """Observe every task and merge all states as a tree; None if there was none."""
-
-    def each(self, work: Callable[[T], S], tasks: Iterable[T]) -> Iterator[S]:
-        """Results of every task, in order."""
-
-
 class SerialRunner:
-    """Runs here, one task after the other."""
+    """Runs here."""
 
     name = "serial"
     workers = 1
 
-    def reduce(self, observe: Callable[[T], Iterator[S]], tasks: Iterable[T], merge: Merge[S]) -> S | None:
+    def reduce(self, rows: Rows, job: Job[S], tasks: Sequence[Task]) -> S | None:
         """See `Runner.reduce`."""
-        return merge_tree((state for task in tasks for state in observe(task)), merge)
+        placed = rows.engine.place(job)
+        return merge_tree((state for task in tasks for state in placed.observe(rows, task)), placed.merge)
 
-    def each(self, work: Callable[[T], S], tasks: Iterable[T]) -> Iterator[S]:
+    def each(self, rows: Rows, work: Work[Any, S], tasks: Sequence[Any]) -> Iterator[S]:
         """See `Runner.each`."""
-        return map(work, tasks)
+        placed = rows.engine.place(work)
+        return (placed.do(rows, task) for task in tasks)
+
+    @contextmanager
+    def group(self, rows: Rows, job: BlockJob, tasks: Sequence[Task], loads: Sequence[int]) -> Iterator[Group]:
+        """See `Runner.group`."""
+        from ..train.share import Alone
+
+        with Alone(rows, rows.engine.place(job), tasks) as group:
+            yield group
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        """There is nothing to end."""

@@ -1,8 +1,8 @@
 """Own histogram cuts: where a feature is split into bins, decided from a sample instead of XGBoost's own sketch.
 
-`reference` makes a small matrix whose column values are the quantiles we chose, and builds an `xgboost.QuantileDMatrix`
-from it. Given as ``ref=``, it hands its cuts to the matrices for training and validation: the sketch, one reading of
-the data, and its dependence on how rows are split over workers all fall away.
+`choose` makes a small table whose column values are the quantiles we chose, and `matrix_of` makes it an
+`xgboost.QuantileDMatrix`. Given as ``ref=``, that hands its cuts to the matrices for training and validation: the
+sketch, one reading of the data, and its dependence on how rows are split over workers all fall away.
 
 XGBoost makes cuts from sorted distinct values ``v[0] < ... < v[m-1]``, ``m <= max_bin + 1``, like this: bins start at
 ``v[0]``, ``v[1]``, ..., at most `max_bin` of them, and the last one ends at ``v[m-1] + |v[m-1]| + 1e-5``
@@ -61,10 +61,8 @@ def bin_starts(values: np.ndarray, max_bin: int) -> np.ndarray:
     return chosen
 
 
-def reference(
-    sample: np.ndarray, max_bin: int, feature_names: Sequence[str], *, nthread: int | None = None
-) -> xgboost.QuantileDMatrix:
-    """Build the matrix whose cuts are ours, to be given as ``ref=``.
+def choose(sample: np.ndarray, max_bin: int) -> np.ndarray:
+    """Choose where the bins of every feature start.
 
     Parameters
     ----------
@@ -72,24 +70,41 @@ def reference(
         float32, shape (k, n_features); NaN where missing. The order of rows does not matter.
     max_bin : int
         Most bins of a feature.
+
+    Returns
+    -------
+    numpy.ndarray
+        float32, shape (m, n_features), m <= ``max_bin + 1``, ascending in each column: the starts, then one value
+        beyond all data. Shorter columns are filled up with their last value and not with NaN, though a matrix built
+        with them finds from its own rows alone whether values are missing.
+    """
+    columns = [bin_starts(column, max_bin) for column in np.ascontiguousarray(sample.T)]
+    chosen = np.empty((max(map(len, columns)) + 1, len(columns)), dtype=np.float32)
+    for j, column in enumerate(columns):
+        chosen[: len(column), j] = column
+        chosen[len(column) :, j] = np.max(column, initial=FAR)
+    return chosen
+
+
+def matrix_of(
+    chosen: np.ndarray, max_bin: int, feature_names: Sequence[str], *, nthread: int | None = None
+) -> xgboost.QuantileDMatrix:
+    """Build the matrix whose cuts are ours, to be given as ``ref=``.
+
+    Parameters
+    ----------
+    chosen : numpy.ndarray
+        As `choose` returned it.
+    max_bin : int
+        As given to `choose`.
     feature_names : sequence of str
         Names of the features; XGBoost is given the safe ones (`names.safe_names`).
     nthread : int, optional
         Threads for XGBoost; all by default.
-
-    Returns
-    -------
-    xgboost.QuantileDMatrix
-        At most ``max_bin + 1`` rows. Shorter columns are filled up with their last value and not with NaN, though a
-        matrix built with this one finds from its own rows alone whether values are missing.
     """
-    columns = [bin_starts(column, max_bin) for column in np.ascontiguousarray(sample.T)]
-    small = np.empty((max(map(len, columns)) + 1, len(columns)), dtype=np.float32)
-    for j, column in enumerate(columns):
-        small[: len(column), j] = column
-        small[len(column) :, j] = np.max(column, initial=FAR)
+    names = safe_names(feature_names)
     with deferred():
-        return xgboost.QuantileDMatrix(small, feature_names=safe_names(feature_names), max_bin=max_bin, nthread=nthread)
+        return xgboost.QuantileDMatrix(chosen, feature_names=names, max_bin=max_bin, nthread=nthread)
 
 
 def _starts(counts: np.ndarray, budget: int) -> np.ndarray:

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import xgboost
 
 from ..cache import Block
+from ..columns import Array
 from ..errors import DataError
 from .names import safe_names
 
@@ -32,6 +34,8 @@ class BlockIterator(xgboost.DataIter):
         Where XGBoost puts the files of an external matrix. None for one in core.
     waiting : sequence
         What `tabgpu.interrupts.deferred` yields; the pass ends in an error as soon as anything is in it.
+    to_device : callable
+        Moves an array of a block to where the matrix is made.
 
     Attributes
     ----------
@@ -47,12 +51,13 @@ class BlockIterator(xgboost.DataIter):
         feature_names: Sequence[str],
         cache_prefix: str | None = None,
         waiting: Sequence[int] = (),
+        to_device: Callable[[Array], Array] = np.asarray,
     ) -> None:
         self.passes = 0
         self.interrupted: BaseException | None = None
         self._blocks = blocks
         self._names = safe_names(feature_names)
-        self._waiting = waiting
+        self._waiting, self._to_device = waiting, to_device
         self._first: list[int] = []
         self._position = 0
         self._current: Iterator[Block] | None = None
@@ -103,9 +108,10 @@ class BlockIterator(xgboost.DataIter):
             self._end()
             return False
         self._compare(block.n_rows)
-        optional: dict[str, Any] = {} if block.weight is None else {"weight": block.weight}
+        move = self._to_device
+        optional: dict[str, Any] = {} if block.weight is None else {"weight": move(block.weight)}
         # a new array object for each call: XGBoost takes the same object for the same data
-        input_data(data=block.features[:], label=block.label, feature_names=self._names, **optional)
+        input_data(data=move(block.features)[:], label=move(block.label), feature_names=self._names, **optional)
         return True
 
     def _compare(self, n_rows: int) -> None:

@@ -12,13 +12,16 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import xgboost
 
 from ..cache import Blocks
+from ..columns import Array
 from ..errors import DataError, ResourceError
 from ..interrupts import deferred
 from ..terms import matrix_bytes
@@ -29,71 +32,84 @@ Kind = Literal["in_core", "external"]
 Matrix = xgboost.QuantileDMatrix | xgboost.ExtMemQuantileDMatrix
 
 
-def build(
-    blocks: Blocks,
-    *,
-    kind: Kind,
-    max_bin: int = 256,
-    ref: xgboost.DMatrix | None = None,
-    directory: str | os.PathLike[str] | None = None,
-    nthread: int | None = None,
-) -> Matrix:
-    """Bin all blocks.
+@dataclass(frozen=True)
+class Builder:
+    """Bins all blocks.
 
     Parameters
     ----------
-    blocks : Blocks
-        Rows to be held; read four times in core and three times external, one time less with `ref`.
     kind : {'in_core', 'external'}
         Where the binned rows lie: in memory, or in files below `directory`.
     max_bin : int
         Most bins of a feature; the same number has to be given in training.
-    ref : xgboost.DMatrix, optional
-        The matrix whose cuts are used: `cuts.reference` for cuts of our own, or the training matrix for validation.
-        None lets XGBoost find cuts from these blocks.
     directory : path, optional
         For 'external': where the folder with the files is made. The folder is removed with the matrix.
+    to_device : callable
+        Moves an array of a block to where the matrix is made.
+    external : mapping
+        What else XGBoost is told of an external matrix on a GPU.
     nthread : int, optional
         Threads for XGBoost; all by default.
-
-    Raises
-    ------
-    ResourceError
-        If the disk of `directory` has less room than the external matrix takes: names both numbers.
-    DataError
-        If the blocks change between passes.
     """
-    options: dict[str, Any] = {"max_bin": max_bin, "ref": ref, "nthread": nthread}
-    if kind == "external" and directory is None:
-        raise ValueError("an external matrix needs a directory")
-    while True:
-        with deferred() as waiting:
-            try:
-                if directory is None or kind == "in_core":
-                    return _build_in_core(blocks, options, waiting)
-                return _build_external(blocks, Path(directory), options, waiting)
-            except Exception:
-                if not waiting:
-                    raise
-        # here the signal's handler has returned: the program is to go on, and so is the matrix
 
+    kind: Kind = "in_core"
+    max_bin: int = 256
+    directory: str | os.PathLike[str] | None = None
+    to_device: Callable[[Array], Array] = np.asarray
+    external: Mapping[str, Any] = field(default_factory=dict)
+    nthread: int | None = None
 
-def _build_in_core(blocks: Blocks, options: dict[str, Any], waiting: Sequence[int]) -> Matrix:
-    iterator = BlockIterator(blocks, blocks.columns, waiting=waiting)
-    return _read(xgboost.QuantileDMatrix, iterator, blocks.n_rows, options)
+    def __call__(self, blocks: Blocks, ref: xgboost.DMatrix | None = None) -> Matrix:
+        """Build the matrix of `blocks`: read four times in core and three times external, one time less with `ref`.
 
+        Parameters
+        ----------
+        blocks : Blocks
+            Rows to be held.
+        ref : xgboost.DMatrix, optional
+            The matrix whose cuts are used: `cuts.matrix_of` for cuts of our own, or the training matrix for validation.
+            None lets XGBoost find cuts from these blocks.
 
-def _build_external(blocks: Blocks, directory: Path, options: dict[str, Any], waiting: Sequence[int]) -> Matrix:
-    check_disk(blocks, directory, options["max_bin"])
-    folder = tempfile.mkdtemp(prefix="tabgpu-matrix-", dir=directory)
-    iterator = BlockIterator(blocks, blocks.columns, os.path.join(folder, "pages"), waiting)
-    try:
-        matrix = _read(xgboost.ExtMemQuantileDMatrix, iterator, blocks.n_rows, options)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    weakref.finalize(matrix, shutil.rmtree, folder, ignore_errors=True)  # runs at the interpreter's end too
-    return matrix
+        Raises
+        ------
+        ResourceError
+            If the disk of `directory` has less room than the external matrix takes: names both numbers.
+        DataError
+            If the blocks change between passes.
+        """
+        if self.kind == "external" and self.directory is None:
+            raise ValueError("an external matrix needs a directory")
+        while True:
+            with deferred() as waiting:
+                try:
+                    if self.directory is None or self.kind == "in_core":
+                        return self._in_core(blocks, ref, waiting)
+                    return self._external(blocks, ref, Path(self.directory), waiting)
+                except Exception:
+                    if not waiting:
+                        raise
+            # here the signal's handler has returned: the program is to go on, and so is the matrix
+
+    def _options(self, ref: xgboost.DMatrix | None) -> dict[str, Any]:
+        return {"max_bin": self.max_bin, "ref": ref, "nthread": self.nthread}
+
+    def _in_core(self, blocks: Blocks, ref: xgboost.DMatrix | None, waiting: Sequence[int]) -> Matrix:
+        iterator = BlockIterator(blocks, blocks.columns, waiting=waiting, to_device=self.to_device)
+        return _read(xgboost.QuantileDMatrix, iterator, blocks.n_rows, self._options(ref))
+
+    def _external(self, blocks: Blocks, ref: xgboost.DMatrix | None, directory: Path, waiting: Sequence[int]) -> Matrix:
+        check_disk(blocks, directory, self.max_bin)
+        folder = tempfile.mkdtemp(prefix="tabgpu-matrix-", dir=directory)
+        pages = os.path.join(folder, "pages")
+        iterator = BlockIterator(blocks, blocks.columns, pages, waiting, self.to_device)
+        try:
+            options = {**self._options(ref), **self.external}
+            matrix = _read(xgboost.ExtMemQuantileDMatrix, iterator, blocks.n_rows, options)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        weakref.finalize(matrix, shutil.rmtree, folder, ignore_errors=True)  # runs at the interpreter's end too
+        return matrix
 
 
 def check_disk(blocks: Blocks, directory: Path, max_bin: int) -> None:

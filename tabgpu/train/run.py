@@ -1,15 +1,17 @@
-"""Train on blocks and evaluate: cuts, matrices, rounds, metrics; one function for every engine and worker."""
+"""Train on blocks: cuts, matrices, rounds, answers; the same on every engine and worker."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from ..cache import Blocks
+from ..columns import Array
+from ..engine import Engine
 from . import booster as boosters
 from . import cuts, matrix, metrics
 from .booster import Checkpoint, Trained, TrainSpec, probe
@@ -29,20 +31,33 @@ class ModelOptions:
         Whose histogram cuts.
     kind : {'in_core', 'external'}
         Which matrix.
+    matrix_options : mapping
+        What else XGBoost is told when it makes an external one on a GPU: `cache_host_ratio`, `min_cache_page_bytes`.
     """
 
     spec: TrainSpec
     cuts: Literal["own", "exact"]
     kind: Literal["in_core", "external"]
+    matrix_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """Where a training goes on, and who is told; as in `booster.train`."""
+
+    resume: Checkpoint | None = None
+    checkpoint: Callable[[Checkpoint], None] | None = None
+    on_round: Callable[[int, Any], None] | None = None
+    should_stop: Callable[[], bool] | None = None
 
 
 def fit_booster(
     options: ModelOptions,
     blocks: Mapping[str, Blocks],
-    sample: np.ndarray | None,
+    chosen: np.ndarray | None,
     directory: Path,
-    checkpoint: Callable[[Checkpoint], None] | None = None,
-    on_round: Callable[[int, Any], None] | None = None,
+    hooks: Hooks | None = None,
+    to_device: Callable[[np.ndarray], Array] = np.asarray,
 ) -> tuple[Trained, dict[str, matrix.Matrix]]:
     """Build the matrices of the training and the validation side and train.
 
@@ -52,12 +67,14 @@ def fit_booster(
         What to train, on which kind of matrix.
     blocks : mapping of str to Blocks
         By side; 'train' is there.
-    sample : numpy.ndarray, optional
-        float32, shape (k, n_features): the rows that own cuts are made of.
+    chosen : numpy.ndarray, optional
+        Own cuts, as `cuts.choose` made them.
     directory : Path
         Where the pages of an external matrix lie.
-    checkpoint, on_round : callable, optional
-        As in `booster.train`.
+    hooks : Hooks, optional
+        Where to go on, and who is told.
+    to_device : callable
+        Moves an array of a block to where the matrix is made.
 
     Returns
     -------
@@ -66,84 +83,60 @@ def fit_booster(
     matrices : dict of str to matrix
         Of the sides that were watched.
     """
+    hooks = hooks or Hooks()
     names = blocks["train"].columns
     spec = replace(options.spec, params=with_safe_names(options.spec.params, names))
-    ref = cuts.reference(sample, spec.max_bin, names) if sample is not None else None
-    matrices = {
-        "train": matrix.build(blocks["train"], kind=options.kind, max_bin=spec.max_bin, ref=ref, directory=directory)
-    }
+    ref = cuts.matrix_of(chosen, spec.max_bin, names) if chosen is not None else None
+    build = matrix.Builder(options.kind, spec.max_bin, directory, to_device, options.matrix_options)
+    matrices = {"train": build(blocks["train"], ref)}
     if "valid" in blocks:
-        matrices["valid"] = matrix.build(
-            blocks["valid"], kind=options.kind, max_bin=spec.max_bin, ref=ref or matrices["train"], directory=directory
-        )
+        matrices["valid"] = build(blocks["valid"], ref or matrices["train"])
     watched = [(matrices["valid"], "valid")] if "valid" in matrices else []
-    trained = boosters.train(spec, matrices["train"], watched, checkpoint=checkpoint, on_round=on_round)
+    trained = boosters.train(
+        spec,
+        matrices["train"],
+        watched,
+        checkpoint=hooks.checkpoint,
+        resume=hooks.resume,
+        on_round=hooks.on_round,
+        should_stop=hooks.should_stop,
+    )
     return trained, matrices
 
 
-def evaluate(
-    task: Literal["binary", "regression"],
-    trained: Trained,
-    blocks: Mapping[str, Blocks],
-    matrices: dict[str, matrix.Matrix],
-) -> dict[str, dict[str, float | None]]:
-    """Metrics of every side, with the rounds up to the best.
-
-    Training rows are seen with the features they were trained on: out-of-fold encodings.
-
-    Parameters
-    ----------
-    task : {'binary', 'regression'}
-        Which metrics.
-    trained : Trained
-        The model.
-    blocks : mapping of str to Blocks
-        Rows of each side.
-    matrices : dict of str to matrix
-        Those that `fit_booster` made. They are taken out once they have been asked, so that their memory is free.
-    """
-    known = {side: _Answers.of_matrix(trained, made) for side, made in matrices.items()}
-    matrices.clear()
-    trained = replace(trained, booster=None)  # it holds on to the matrices
-    scores = {}
-    for side, of_side in blocks.items():
-        answers = known.pop(side) if side in known else _Answers.of_blocks(trained, of_side)
-        scores[side] = answers.score(task)
-    return scores
-
-
 @dataclass(frozen=True)
-class _Answers:
-    """Predictions of one side beside what is true: float32 arrays of shape (n_rows,)."""
+class Answers:
+    """Predictions of one side beside what is true: float32 arrays of shape (n_rows,) on the host."""
 
     predicted: np.ndarray
     label: np.ndarray
     weight: np.ndarray | None
 
     @classmethod
-    def of_matrix(cls, trained: Trained, made: matrix.Matrix) -> _Answers:
+    def of_matrix(cls, trained: Trained, made: matrix.Matrix) -> Answers:
         """Of rows that have a matrix."""
         weight = made.get_weight()
         return cls(trained.predict(made), made.get_label(), weight if len(weight) else None)
 
     @classmethod
-    def of_blocks(cls, trained: Trained, blocks: Blocks) -> _Answers:
+    def of_blocks(cls, trained: Trained, blocks: Blocks, engine: Engine) -> Answers:
         """Of rows that have none."""
-        model = boosters.load(trained.model)
+        model = boosters.load(trained.model, device=engine.device)
         predicted, label, weight = (np.empty(blocks.n_rows, np.float32) for _ in range(3))
         start = 0
         for block in blocks:
             rows = slice(start, start + block.n_rows)
-            predicted[rows] = boosters.predict(model, block.features, trained.best_iteration)
-            label[rows] = block.label
+            features = engine.to_device(block.features)
+            predicted[rows] = engine.to_host(boosters.predict(model, features, trained.best_iteration))
+            label[rows] = engine.to_host(block.label)
             if block.weight is not None:
-                weight[rows] = block.weight
+                weight[rows] = engine.to_host(block.weight)
             start += block.n_rows
         return cls(predicted, label, weight if blocks.has_weight else None)
 
-    def score(self, task: Literal["binary", "regression"]) -> dict[str, float | None]:
-        """Metrics of all rows."""
-        return metrics.finish(metrics.observe(task, self.predicted, self.label, self.weight)).values
+    def observe(self, task: metrics.Task) -> metrics.State:
+        """State of the metrics of all rows."""
+        return metrics.observe(task, self.predicted, self.label, self.weight)
 
 
-__all__ = ["Checkpoint", "ModelOptions", "TrainSpec", "check_params", "evaluate", "fit_booster", "probe"]
+__all__ = ["Answers", "Checkpoint", "Hooks", "ModelOptions", "TrainSpec", "check_params", "fit_booster", "probe"]

@@ -44,7 +44,7 @@ class Observer:
 
 def test_what_is_ready_together_is_observed_together() -> None:
     steps = [Fill("fill", ("a",), "mean"), Standardize("scale", ("b",)), Standardize("later", ("a",))]
-    passes = Passes(steps, FIELDS)
+    passes = Passes(tuple(steps), FIELDS)
     observer = Observer(passes, [chunk(0), chunk(1)])
     passes.fit(observer)
     assert observer.columns == [("a", "b"), ("a",)]  # `later` has to wait for `fill`
@@ -55,18 +55,36 @@ def test_what_is_ready_together_is_observed_together() -> None:
 
 def test_equal_statistics_are_observed_once() -> None:
     steps = [Fill("fill", ("a",), "mean", indicator=True), Standardize("one", ("b",)), Fill("two", ("b",), "mean")]
-    passes = Passes([steps[0], steps[2]], FIELDS)
+    passes = Passes(
+        (
+            steps[0],
+            steps[2],
+        ),
+        FIELDS,
+    )
     observer = Observer(passes, [chunk()])
     passes.fit(observer)
     assert len(observer.asked[0]) == 2
-    again = Passes([Standardize("one", ("b",)), Standardize("two", ("b",))], FIELDS)
+    again = Passes(
+        (
+            Standardize("one", ("b",)),
+            Standardize("two", ("b",)),
+        ),
+        FIELDS,
+    )
     observer = Observer(again, [chunk()])
     again.fit(observer)
     assert observer.asked == [["Moments"], ["Moments"]], "the second looks at the column as the first left it"
 
 
 def test_a_statistic_sees_the_column_as_the_steps_before_it_left_it() -> None:
-    passes = Passes([Log("log", ("c",), 10.0), Standardize("scale", ("c",))], FIELDS)
+    passes = Passes(
+        (
+            Log("log", ("c",), 10.0),
+            Standardize("scale", ("c",)),
+        ),
+        FIELDS,
+    )
     one = chunk()
     fitted = passes.fit(Observer(passes, [one]))
     done = passes.transform(one, fitted, ["c"], training=True)["c"].values
@@ -75,7 +93,14 @@ def test_a_statistic_sees_the_column_as_the_steps_before_it_left_it() -> None:
 
 
 def test_only_what_is_needed_is_transformed() -> None:
-    passes = Passes([Fill("fill", ("a",), 0.0), QuantileBins("bins", ("b",), 4), Log("log", ("c",), 9.0)], FIELDS)
+    passes = Passes(
+        (
+            Fill("fill", ("a",), 0.0),
+            QuantileBins("bins", ("b",), 4),
+            Log("log", ("c",), 9.0),
+        ),
+        FIELDS,
+    )
     assert passes.needed(["b_bin"]) == ((1,), ("b",))
     assert passes.needed(["c", "a"]) == ((0, 2), ("a", "c"))
     fitted = passes.fit(Observer(passes, [chunk()]))
@@ -84,7 +109,7 @@ def test_only_what_is_needed_is_transformed() -> None:
 
 
 def test_quantiles_ask_again_until_they_know() -> None:
-    passes = Passes([QuantileBins("bins", ("b",), 3)], FIELDS)
+    passes = Passes((QuantileBins("bins", ("b",), 3),), FIELDS)
     observer = Observer(passes, [chunk(s) for s in range(5)])
     fitted = passes.fit(observer)
     assert 1 < len(observer.asked) <= len(passes.plan())

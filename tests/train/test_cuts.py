@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from tabgpu.train import metrics
 from tabgpu.train.booster import TrainSpec, predict, train
-from tabgpu.train.cuts import FAR, bin_starts, reference
+from tabgpu.train.cuts import FAR, bin_starts, choose, matrix_of
 
 VALUES = st.one_of(
     st.floats(width=32, allow_infinity=False),
@@ -58,7 +58,7 @@ def test_starts_are_values_of_the_column_and_do_not_depend_on_order(
 )
 def test_xgboost_takes_the_cuts_as_meant(sample: np.ndarray, max_bin: int) -> None:
     names = [f"f{j}" for j in range(sample.shape[1])]
-    cuts = used_cuts(reference(sample, max_bin, names, nthread=1))
+    cuts = used_cuts(matrix_of(choose(sample, max_bin), max_bin, names, nthread=1))
     for j, used in enumerate(cuts):
         starts = bin_starts(sample[:, j], max_bin)
         meant = starts[1:] if len(starts) == max_bin or not len(starts) else [*starts[1:], FAR]
@@ -115,7 +115,7 @@ def test_model_sees_values_beyond_the_sample_as_present(max_bin: int) -> None:
     sample = np.linspace(-5, -4, 200, dtype="float32").reshape(-1, 1)  # XGBoost alone would end the last bin at 1e-5
     features = np.concatenate([sample, np.full((100, 1), 7, "float32"), np.full((100, 1), np.nan, "float32")])
     label = np.isnan(features[:, 0]).astype("float32")
-    ref = reference(sample, max_bin, ["f0"], nthread=1)
+    ref = matrix_of(choose(sample, max_bin), max_bin, ["f0"], nthread=1)
     matrix = xgboost.QuantileDMatrix(features, label=label, feature_names=["f0"], ref=ref, max_bin=max_bin)
     spec = TrainSpec("binary:logistic", 5, {"max_depth": 2, "nthread": 1}, max_bin=max_bin)
     trained = train(spec, matrix)
@@ -129,7 +129,7 @@ def test_no_missing_value_in_the_reference_doubles_the_storage() -> None:
     sample = dense.copy()
     sample[:250, 0] = np.nan  # shorter, and another column all missing
     sample[:, 1] = np.nan
-    ref = reference(sample, 256, ["a", "b"], nthread=1)
+    ref = matrix_of(choose(sample, 256), 256, ["a", "b"], nthread=1)
     assert ref.num_nonmissing() == ref.num_row() * 2
     for features, label in ((dense, 0), (np.where(dense > 1, np.nan, dense), 1)):
         matrix = xgboost.QuantileDMatrix(features, label=np.full(500, label), feature_names=["a", "b"], ref=ref)
@@ -145,7 +145,7 @@ def test_no_accuracy_is_lost() -> None:
     names = [f"f{j}" for j in range(6)]
     spec = TrainSpec("binary:logistic", 20, {"max_depth": 4, "nthread": 1})
     areas = []
-    for ref in (None, reference(features[:10_000:2], 256, names, nthread=1)):
+    for ref in (None, matrix_of(choose(features[:10_000:2], 256), 256, names, nthread=1)):
         matrix = xgboost.QuantileDMatrix(
             features[:10_000], label=label[:10_000], feature_names=names, ref=ref, max_bin=256
         )

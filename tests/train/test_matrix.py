@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -44,18 +45,22 @@ def blocks_of(features: np.ndarray, label: np.ndarray, block_rows: int) -> Block
         return writer.finish()
 
 
+def build(blocks: Blocks, ref: xgboost.DMatrix | None = None, **options: Any) -> matrix.Matrix:
+    return matrix.Builder(**options)(blocks, ref)
+
+
 @settings(deadline=None, max_examples=12)
 @given(block_rows=st.integers(50, 4000), own=st.booleans(), seed=st.integers(0, 3))
 def test_kind_and_blocks_change_nothing(
     tmp_path_factory: pytest.TempPathFactory, block_rows: int, own: bool, seed: int
 ) -> None:
     features, label = data(1000, seed)
-    ref = cuts.reference(features[::2], 256, NAMES, nthread=1) if own else None
-    whole = matrix.build(blocks_of(features, label, 5000), kind="in_core", ref=ref, nthread=1)
+    ref = cuts.matrix_of(cuts.choose(features[::2], 256), 256, NAMES, nthread=1) if own else None
+    whole = build(blocks_of(features, label, 5000), kind="in_core", ref=ref, nthread=1)
     split = blocks_of(features, label, block_rows)
     directory = tmp_path_factory.mktemp("matrix")
-    core = matrix.build(split, kind="in_core", ref=ref, nthread=1)
-    external = matrix.build(split, kind="external", ref=ref, directory=directory, nthread=1)
+    core = build(split, kind="in_core", ref=ref, nthread=1)
+    external = build(split, kind="external", ref=ref, directory=directory, nthread=1)
     models = {train(SPEC, m, [(m, "train")]).model for m in (whole, core, external)}
     assert len(models) == 1
 
@@ -66,7 +71,7 @@ def test_exact_cuts_give_the_model_of_pandas(missing: float) -> None:
     plain = xgboost.QuantileDMatrix(pd.DataFrame(features, columns=NAMES), label=label, nthread=1)
     params = {"objective": "binary:logistic", "max_depth": 4, "nthread": 1}
     expected = xgboost.train(params, plain, num_boost_round=4)
-    ours = train(SPEC, matrix.build(blocks_of(features, label, 777), kind="in_core", nthread=1))
+    ours = train(SPEC, build(blocks_of(features, label, 777), kind="in_core", nthread=1))
     booster = xgboost.Booster(model_file=bytearray(ours.model))
     assert booster.get_dump(with_stats=True) == expected.get_dump(with_stats=True)
     rows = xgboost.DMatrix(features, feature_names=NAMES)
@@ -75,7 +80,7 @@ def test_exact_cuts_give_the_model_of_pandas(missing: float) -> None:
 
 def test_files_go_with_the_matrix(tmp_path: Path) -> None:
     blocks = blocks_of(*data(), 1000)
-    external = matrix.build(blocks, kind="external", directory=tmp_path, nthread=1)
+    external = build(blocks, kind="external", directory=tmp_path, nthread=1)
     assert [p.name.startswith("tabgpu-matrix-") for p in tmp_path.iterdir()] == [True]
     train(SPEC, external)
     del external
@@ -103,7 +108,7 @@ class Broken:
 def test_failure_while_building_leaves_nothing(tmp_path: Path, kind: str, error: BaseException) -> None:
     broken = Broken(blocks_of(*data(), 1000), error)
     with pytest.raises(type(error)):
-        matrix.build(broken, kind=kind, directory=tmp_path, nthread=1)
+        build(broken, kind=kind, directory=tmp_path, nthread=1)
     assert not list(tmp_path.iterdir())
 
 
@@ -111,16 +116,16 @@ def test_rows_are_counted_at_the_end() -> None:
     blocks = blocks_of(*data(), 1000)
     blocks.n_rows += 1
     with pytest.raises(DataError, match="holds 3,000 of 3,001 rows"):
-        matrix.build(blocks, kind="in_core", nthread=1)
+        build(blocks, kind="in_core", nthread=1)
 
 
 def test_external_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10_000))
     with pytest.raises(ResourceError, match=r"needs 1\d+ kB .* 10 kB are free.*cache\.dir"):
-        matrix.build(blocks_of(*data(), 1000), kind="external", directory=tmp_path, nthread=1)
+        build(blocks_of(*data(), 1000), kind="external", directory=tmp_path, nthread=1)
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="directory"):
-        matrix.build(blocks_of(*data(), 1000), kind="external")
+        build(blocks_of(*data(), 1000), kind="external")
 
 
 @pytest.mark.parametrize("returns", [False, True])
@@ -131,7 +136,7 @@ def test_a_signal_at_any_block(
     """The interrupt comes out, nothing stays; where the handler returns, the matrix is made after all."""
     features, label = data()
     blocks = blocks_of(features, label, 700)
-    ref = cuts.reference(features, 256, NAMES, nthread=1) if own else None
+    ref = cuts.matrix_of(cuts.choose(features, 256), 256, NAMES, nthread=1) if own else None
     next_block, count = BlockIterator.next, 0
 
     def interrupted(self: BlockIterator, give: Callable[..., None]) -> bool:
@@ -148,12 +153,12 @@ def test_a_signal_at_any_block(
         for wanted in range(1, calls + 1):
             count = 0
             if returns:
-                made = matrix.build(blocks, kind=kind, ref=ref, directory=tmp_path, nthread=1)
+                made = build(blocks, kind=kind, ref=ref, directory=tmp_path, nthread=1)
                 assert (made.num_row(), count) == (3000, wanted + calls)
                 del made
             else:
                 with pytest.raises(KeyboardInterrupt):
-                    matrix.build(blocks, kind=kind, ref=ref, directory=tmp_path, nthread=1)
+                    build(blocks, kind=kind, ref=ref, directory=tmp_path, nthread=1)
             if kind == "external":
                 gc.collect()
                 assert not list(tmp_path.iterdir())
@@ -180,14 +185,14 @@ def leave(number, frame):
 
 signal.signal(signal.SIGTERM, leave)
 began = time.monotonic()
-matrix.build(blocks, kind=kind, directory=directory)
+matrix.Builder(kind, directory=directory)(blocks)
 whole = time.monotonic() - began
 caught = 0
 for trial in range(15):
     wait = random.Random(trial).uniform(0, whole)
     threading.Timer(wait, os.kill, (os.getpid(), number)).start()
     try:
-        matrix.build(blocks, kind=kind, directory=directory)
+        matrix.Builder(kind, directory=directory)(blocks)
         time.sleep(2 * whole + 1)
     except (KeyboardInterrupt, SystemExit):
         caught += 1

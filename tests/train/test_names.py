@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tabgpu.cache import Block, BlockWriter
-from tabgpu.train import cuts, matrix
+from tabgpu.engine.cpu import CpuEngine
+from tabgpu.train import cuts, matrix, metrics
 from tabgpu.train.names import safe_names, with_safe_names
-from tabgpu.train.run import ModelOptions, TrainSpec, evaluate, fit_booster
+from tabgpu.train.run import Answers, ModelOptions, TrainSpec, fit_booster
 
 ODD = ["age", "price [EUR]", "x<1", "f1", "f2_", "f2", "a]"]
 
@@ -55,12 +56,14 @@ def test_training_with_odd_names_is_training_with_ordinary_ones(tmp_path: Path) 
             blocks = {"train": writer.finish()}
         for kind in ("in_core", "external"):
             spec = TrainSpec("binary:logistic", 3, {"nthread": 1, **constraints})
-            trained, matrices = fit_booster(ModelOptions(spec, "own", kind), blocks, features, tmp_path)
+            chosen = cuts.choose(features, 256)
+            trained, matrices = fit_booster(ModelOptions(spec, "own", kind), blocks, chosen, tmp_path)
             assert matrices["train"].feature_names == safe_names(names)
-            scores = evaluate("binary", trained, blocks, matrices)
+            scores = metrics.finish(Answers.of_matrix(trained, matrices["train"]).observe("binary"))
+            assert scores == metrics.finish(Answers.of_blocks(trained, blocks["train"], CpuEngine()).observe("binary"))
             booster = xgboost.Booster(model_file=bytearray(trained.model))
             booster.feature_names = list("abcdefg")
             made.append((booster.get_dump(with_stats=True), scores))
     assert all(one == made[0] for one in made)
-    assert cuts.reference(features, 16, ODD).feature_names == safe_names(ODD)
-    assert matrix.build(blocks["train"], kind="in_core").num_col() == len(ODD)
+    assert cuts.matrix_of(cuts.choose(features, 16), 16, ODD).feature_names == safe_names(ODD)
+    assert matrix.Builder()(blocks["train"]).num_col() == len(ODD)

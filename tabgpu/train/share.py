@@ -1,0 +1,292 @@
+"""One process's share of the rows of a training: it makes their features once, keeps them, and trains on them.
+
+Alone it is all the rows there are (`Alone`, the group of the serial runner). On a cluster every worker has one, and
+`Share.fit` is called on all of them inside XGBoost's communicator; who has which parts, and what happens when one is
+lost, is the runner's concern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from ..cache import Block, Blocks, BlockWriter
+from ..columns import Chunk
+from ..data.rows import Rows, Task, Use
+from ..data.splits import SIDES
+from ..features.contract import Fitted
+from ..features.passes import Passes
+from ..features.statistics import Sample, SampleResult
+from ..merging import merge_tree
+from ..wire import record
+from . import cuts, metrics
+from .booster import Trained
+from .matrix import Matrix
+from .run import Answers, Hooks, ModelOptions, fit_booster
+from .varying import Varying
+
+
+@record
+@dataclass(frozen=True)
+class BlockJob:
+    """What the blocks of a training are made of, and where they are kept.
+
+    Parameters
+    ----------
+    passes, fitted
+        The steps and what they learned.
+    features : tuple of str
+        Columns of the matrix, in order.
+    use : Use
+        Which rows are used, and on which side.
+    weight : str, optional
+        Column of weights.
+    sample : Sample, optional
+        Training rows that own cuts are made of.
+    sides : tuple of str
+        Sides that have rows anywhere.
+    chunk_rows, block_rows : int
+        Rows that are read at once, and that are kept together.
+    cache : str
+        'device', 'memory' or 'disk': where blocks are kept.
+    directory : str
+        Where the files of blocks and of external matrices lie.
+    n_rows : dict of str to int
+        Rows of each side where known, so that space is reserved for all at once.
+    """
+
+    passes: Passes
+    fitted: dict[int, Fitted]
+    features: tuple[str, ...]
+    use: Use
+    weight: str | None
+    sample: Sample | None
+    sides: tuple[str, ...]
+    chunk_rows: int
+    block_rows: int
+    cache: str
+    directory: str
+    n_rows: dict[str, int]
+
+
+@record
+@dataclass(frozen=True)
+class BlocksFound:
+    """What was found while blocks were made; mergeable.
+
+    Parameters
+    ----------
+    rows : dict of str to int
+        Rows of each side.
+    has_missing : bool
+        Whether any feature is missing anywhere.
+    varying : Varying
+        Whether features differ between training rows.
+    sampled : SampleResult, optional
+        The sample that own cuts are made of.
+    """
+
+    rows: dict[str, int]
+    has_missing: bool
+    varying: Varying
+    sampled: SampleResult | None
+
+    @staticmethod
+    def merge_all(found: Sequence[BlocksFound], sample: Sample | None) -> BlocksFound:
+        """What all together found."""
+        rows: dict[str, int] = {}
+        for one in found:
+            for side, n in one.rows.items():
+                rows[side] = rows.get(side, 0) + n
+        states = [f.sampled for f in found if f.sampled is not None]
+        return BlocksFound(
+            rows,
+            any(f.has_missing for f in found),
+            reduce(Varying.merge, (f.varying for f in found)),
+            sample.merge_all(states, {}) if sample and states else None,
+        )
+
+
+class Share:
+    """Rows of one process, their blocks, and the model while it is made. A context manager.
+
+    Parameters
+    ----------
+    rows : Rows
+        Opens parts.
+    job : BlockJob
+        What to make of them.
+    tasks : sequence of Task
+        The parts of this share.
+    """
+
+    def __init__(self, rows: Rows, job: BlockJob, tasks: Sequence[Task]) -> None:
+        self._rows, self._job, self._tasks = rows, job, tasks
+        self._blocks: dict[str, Blocks] = {}
+        self._matrices: dict[str, Matrix] = {}
+        self._trained: Trained | None = None
+
+    def make_blocks(self) -> BlocksFound:
+        """Transform every used row once, into the blocks of its side.
+
+        Raises
+        ------
+        DataError
+            If a feature or label cannot be trained on.
+        """
+        job, engine = self._job, self._rows.engine
+        varying = Varying.of_none(len(job.features))
+        states: list[SampleResult] = []
+        with ExitStack() as stack:
+            writers = {side: stack.enter_context(self._writer(side)) for side in job.sides}
+
+            def sampled() -> Iterator[SampleResult]:
+                nonlocal varying
+                for side, chunk in self._transformed():
+                    block = self._block(chunk)
+                    writers[side].append(block)
+                    if side == SIDES[0]:
+                        varying = varying.with_block(block.features)
+                        if job.sample is not None:
+                            yield job.sample.observe(chunk, None)
+
+            state = merge_tree(sampled(), self._merge_samples)
+            self._blocks = {side: writer.finish() for side, writer in writers.items()}
+        engine.release()
+        if state is not None:
+            states.append(SampleResult(engine.to_host(state.hashes), engine.to_host(state.rows)))
+        return BlocksFound(
+            {side: blocks.n_rows for side, blocks in self._blocks.items()},
+            any(blocks.has_missing for blocks in self._blocks.values()),
+            varying,
+            states[0] if states else None,
+        )
+
+    def _merge_samples(self, states: Sequence[SampleResult]) -> SampleResult:
+        assert self._job.sample is not None, "only a sample makes states"
+        merged: SampleResult = self._job.sample.merge_all(states, {})
+        return merged
+
+    def _writer(self, side: str) -> BlockWriter:
+        job, engine = self._job, self._rows.engine
+        return BlockWriter(
+            job.features,
+            job.block_rows,
+            has_weight=job.weight is not None,
+            directory=job.directory if job.cache == "disk" else None,
+            n_rows=job.n_rows.get(side),
+            xp=engine.xp if job.cache == "device" else np,
+            move=(lambda array: array) if job.cache == "device" else engine.to_host,
+        )
+
+    def _transformed(self) -> Iterator[tuple[str, Chunk]]:
+        """Side and features of the used rows, with target and weight."""
+        job = self._job
+        wanted = dict.fromkeys([*job.features, str(job.use.target), *([job.weight] if job.weight else [])])
+        _, base = job.passes.needed(wanted)
+        columns = sorted({*base, *job.use.columns})
+        for task in self._tasks:
+            for chunk in self._rows.open(task.part, columns, job.chunk_rows):
+                for number, side in enumerate(SIDES):
+                    rows = self._rows.pick(chunk, job.use, task, number) if side in job.sides else None
+                    if rows is not None:
+                        yield side, job.passes.transform(rows, job.fitted, wanted, training=number == 0)
+
+    def _block(self, chunk: Chunk) -> Block:
+        job = self._job
+        matrix = self._rows.engine.matrix(chunk.columns, job.features, chunk.n_rows)
+        label = chunk[str(job.use.target)].values.astype("float32")
+        return Block(matrix, label, chunk[job.weight].floats("float32") if job.weight else None)
+
+    def fit(self, options: ModelOptions, chosen: np.ndarray | None, hooks: Hooks) -> Trained:
+        """Train on the blocks of this share, with all others that are in the same communicator.
+
+        Parameters
+        ----------
+        options : ModelOptions
+            What to train, on which kind of matrix.
+        chosen : numpy.ndarray, optional
+            Own cuts, as `cuts.choose` made them; None leaves them to XGBoost.
+        hooks : Hooks
+            Where to go on, and who is told.
+        """
+        self._matrices.clear()
+        to_device = self._rows.engine.to_device
+        self._trained, self._matrices = fit_booster(
+            options, self._blocks, chosen, Path(self._job.directory), hooks, to_device
+        )
+        return replace(self._trained, booster=None)
+
+    def observe(self, task: metrics.Task) -> dict[str, metrics.State]:
+        """States of the metrics of every side, with the rounds up to the best.
+
+        Training rows are seen with the features they were trained on: out-of-fold encodings. Matrices are let go once
+        they have been asked, so that their memory is free for what comes.
+        """
+        assert self._trained is not None, "fit comes before observe"
+        known = {side: Answers.of_matrix(self._trained, made) for side, made in self._matrices.items()}
+        self._matrices.clear()
+        trained = replace(self._trained, booster=None)  # it holds on to the matrices
+        self._trained = trained
+        states = {}
+        for side, blocks in self._blocks.items():
+            engine = self._rows.engine
+            answers = known.pop(side) if side in known else Answers.of_blocks(trained, blocks, engine)
+            states[side] = answers.observe(task)
+        return states
+
+    def close(self) -> None:
+        """Free memory and disk. May be called twice."""
+        self._matrices.clear()
+        self._trained = None
+        for blocks in self._blocks.values():
+            blocks.close()
+        self._blocks = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.close()
+
+
+class Alone:
+    """The group of one: a share of all rows. See `tabgpu.runners.protocol.Group`."""
+
+    def __init__(self, rows: Rows, job: BlockJob, tasks: Sequence[Task]) -> None:
+        self._share = Share(rows, job, tasks)
+        self._sampled: SampleResult | None = None
+
+    def make_blocks(self) -> BlocksFound:
+        """See `Group.make_blocks`."""
+        found = self._share.make_blocks()
+        self._sampled = found.sampled
+        return replace(found, sampled=None)
+
+    def fit(self, options: ModelOptions, hooks: Hooks) -> Trained:
+        """See `Group.fit`."""
+        chosen = None
+        if self._sampled is not None and options.cuts == "own":
+            chosen = cuts.choose(self._sampled.rows, options.spec.max_bin)
+            self._sampled = None  # what was chosen from it is a thousandth of its size
+        return self._share.fit(options, chosen, hooks)
+
+    def evaluate(self, task: metrics.Task) -> dict[str, dict[str, float | None]]:
+        """See `Group.evaluate`."""
+        return {side: metrics.finish(state).values for side, state in self._share.observe(task).items()}
+
+    def report(self) -> dict[str, Any]:
+        """See `Group.report`."""
+        return {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._share.close()
