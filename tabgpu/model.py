@@ -7,7 +7,6 @@ row is read. Output files are written by `tabgpu.scoring`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,8 +26,9 @@ from .errors import ConfigError, DataError, listing
 from .features.contract import Fitted, Step
 from .features.passes import Passes
 from .files import File, Footer, find, make_parts, read_footer
+from .frames import by_pieces, frame_like, library_of, table_of
 from .schema import unify
-from .wire import record
+from .wire import pack, record, unpack
 
 _CHUNK_BYTES = 64_000_000  # of the columns read and the features made; a bundle says nothing of memory
 
@@ -110,34 +110,45 @@ class Model:
         """Columns that data to score must have."""
         return tuple(c.name for c in self._rows.sources(self._base)[0])
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as the wire has it: what pickle sees is bytes alone."""
+        tables = {name: _table_bytes(table) for name, table in self._tables.items()}
+        blob = pack(self.pipeline, self.engine.to_host)
+        return _revive, (blob, tables, self._model, self.engine.name, self.name)
+
     def __repr__(self) -> str:
         what = "features" if self._model is None else f"predicts {self.target!r}"
         return f"<tabgpu model {self.name!r}: {what}, {len(self.features)} features of {len(self.columns)} columns>"
 
-    def predict(self, data: Any) -> np.ndarray:
+    def predict(self, data: Any) -> Any:
         """Predict every row.
 
         Parameters
         ----------
         data : frame, path or list of paths
-            Anything that speaks Arrow (pandas, Polars, pyarrow, DuckDB), or Parquet files.
+            Anything that speaks Arrow (pandas, Polars, cuDF, pyarrow, DuckDB), a Dask data frame, or Parquet files.
 
         Returns
         -------
         numpy.ndarray
             Shape (n_rows,): the likelier label for two classes (in the type of the labels), the value for regression.
+            A Dask data frame is answered by one with a single column, named as the target, nothing of it computed yet.
 
         Raises
         ------
         DataError
             If a column is missing or has another kind than in training.
         """
+        if library_of(data) == "dask":
+            return by_pieces(data, self.predict, [self.target or "prediction"])
         raw = self._raw(data)
         labels = self._labels()
         return raw if labels is None else labels[(raw > 0.5).astype(np.int64)]
 
-    def predict_proba(self, data: Any) -> np.ndarray:
+    def predict_proba(self, data: Any) -> Any:
         """Probability of each label, float32, shape (n_rows, 2), in the order of `labels`; see `predict`.
+
+        A Dask data frame is answered by one with a column for each label, named as the label is written.
 
         Raises
         ------
@@ -150,6 +161,8 @@ class Model:
                 "Expected a model for two classes",
                 "Use predict",
             )
+        if library_of(data) == "dask":
+            return by_pieces(data, self.predict_proba, [str(label) for label in self.labels or ()])
         raw = self._raw(data)
         return np.stack([1 - raw, raw], axis=1)
 
@@ -171,11 +184,15 @@ class Model:
         Returns
         -------
         frame
-            Of the kind that came in (pandas, Polars), else a pyarrow.Table.
+            Of the kind that came in (pandas, Polars, cuDF, Dask), else a pyarrow.Table.
         """
+        if library_of(data) == "dask":
+            return by_pieces(data, self._table, [])
+        return frame_like(data, self._table(data))
+
+    def _table(self, data: Any) -> pa.Table:
         chunks = [self.features_of(c) for c in self._chunks(data)]
-        table = pa.concat_tables([pa.table(self.arrays(c)) for c in chunks])
-        return _like(data, table)
+        return pa.concat_tables([pa.table(self.arrays(c)) for c in chunks])
 
     def _raw(self, data: Any) -> np.ndarray:
         parts = [self.predict_chunk(self.features_of(c)) for c in self._chunks(data)]
@@ -187,7 +204,7 @@ class Model:
             for footer in self.check_files(find(sources, Path.cwd(), "data")):
                 yield from self.file_chunks(footer)
         else:
-            table = _table(data)
+            table = table_of(data)
             self._require(table.column_names, "The frame")
             for start in range(0, max(table.num_rows, 1), self._chunk_rows):
                 yield self._rows.from_table(table.slice(start, self._chunk_rows), self._base, "the frame")
@@ -311,33 +328,16 @@ def _replacement(name: str, source: str, needed: Sequence[str]) -> pa.Table:
     return read_join_table(schema, [f.file.path for f in footers], name).select(list(needed))
 
 
-def _table(frame: Any) -> pa.Table:
-    """Arrow table of any frame that speaks Arrow."""
-    if type(frame).__name__ == "LazyFrame":
-        raise DataError(
-            "The data is a LazyFrame, which holds no rows yet", "Expected a frame with rows", "Call .collect() first"
-        )
-    try:
-        table = frame if isinstance(frame, pa.Table) else pa.table(frame)
-    except (TypeError, ValueError, pa.ArrowException) as error:
-        raise DataError(
-            f"The data is a {type(frame).__name__} that cannot become an Arrow table: {str(error).splitlines()[0]}",
-            "Expected a pandas, Polars or pyarrow frame with one type in each column, or a path",
-            "Convert its columns to plain numbers, text or timestamps",
-        ) from error
-    doubles = sorted({n for n in table.column_names if table.column_names.count(n) > 1})
-    if doubles:
-        raise DataError(
-            f"The frame has more than one column called {listing(doubles)}", "Expected each name once", "Rename them"
-        )
-    return table
+def _table_bytes(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
 
 
-def _like(data: Any, table: pa.Table) -> Any:
-    """The table as the library of `data` holds frames."""
-    library = type(data).__module__.split(".")[0]
-    if library == "pandas":
-        return table.to_pandas().set_index(data.index)
-    if library == "polars":
-        return sys.modules["polars"].from_arrow(table)
-    return table
+def _revive(pipeline: bytes, tables: dict[str, bytes], model: bytes | None, engine: str, name: str) -> Model:
+    from .features import build  # noqa: F401 - registers the steps that a pipeline may hold
+
+    chosen, _ = engines.resolve(engine)
+    held = {n: pa.ipc.open_stream(blob).read_all() for n, blob in tables.items()}
+    return Model(unpack(pipeline, chosen.to_device), held, model, chosen, name)

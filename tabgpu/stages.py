@@ -114,9 +114,9 @@ def fit_features(a: Assembled, d: Design, plan: Plan, watch: Watch) -> dict[int,
     return Fitter(a.runner, a.rows, a.use, a.tasks, plan.chunk_rows).fit_steps(d.passes, watch.say)
 
 
-def fitted_bytes(fitted: Mapping[int, Fitted]) -> int:
+def fitted_bytes(a: Assembled, fitted: Mapping[int, Fitted]) -> int:
     """Bytes of what the steps learned."""
-    return sum(a.nbytes for a in wire.split(tuple(fitted.values()))[1])
+    return sum(array.nbytes for array in wire.split(tuple(fitted.values()), a.engine.to_host)[1])
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ def run(
         watch.enter("features")
         fitted = fit_features(a, d, first, watch)
         used = sum(n for side, n in found.rows.items() if side != "outside")
-        learned = Learned(fitted_bytes(fitted), found.rows["train"], used)
+        learned = Learned(fitted_bytes(a, fitted), found.rows["train"], used)
         final = plan_of(a, d, hardware, learned)
         outcome = written = None
         if pipeline.model is None:

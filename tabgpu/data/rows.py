@@ -165,7 +165,9 @@ class Rows:
         table = self.tables[join.name]
         where = f"the table {join.name!r}"
         small = Chunk(
-            self.engine.from_arrow(table, join.columns, where), np.zeros(table.num_rows, np.uint64), self.engine.xp
+            self.engine.from_arrow(table, join.columns, where),
+            self.engine.xp.zeros(table.num_rows, dtype="uint64"),
+            self.engine.xp,
         )
         joined = JoinTable.build(
             join.name, small, join.by, join.prefix, {c.name: field_of(c) for c in join.columns}, fields

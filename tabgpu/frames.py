@@ -1,0 +1,101 @@
+"""Frames in memory: whatever speaks Arrow comes in, and what came in goes out again.
+
+pandas, Polars, cuDF, pyarrow and all else with the Arrow interface are turned into a pyarrow.Table and answered in
+their own kind. A Dask collection is a frame in pieces: `by_pieces` asks for each piece where it lies, and gives a
+collection back, of which nothing is computed yet. No library is imported here: whose frame comes in has imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from .errors import DataError, listing
+
+
+def library_of(frame: Any) -> str:
+    """Name of the library whose frame it is: 'pandas', 'polars', 'cudf', 'dask', ..."""
+    return {"dask_expr": "dask", "dask_cudf": "dask"}.get(name := type(frame).__module__.split(".")[0], name)
+
+
+def table_of(frame: Any) -> pa.Table:
+    """Arrow table of a frame.
+
+    Raises
+    ------
+    DataError
+        If it is no frame with rows, or its columns have no one type or name.
+    """
+    if type(frame).__name__ == "LazyFrame":
+        raise DataError(
+            "The data is a LazyFrame, which holds no rows yet", "Expected a frame with rows", "Call .collect() first"
+        )
+    try:
+        if library_of(frame) == "cudf":
+            table = frame.to_arrow(preserve_index=False)
+        else:
+            table = frame if isinstance(frame, pa.Table) else pa.table(frame)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise DataError(
+            f"The data is a {type(frame).__name__} that cannot become an Arrow table: {str(error).splitlines()[0]}",
+            "Expected a pandas, Polars, cuDF or pyarrow frame with one type in each column, or a path",
+            "Convert its columns to plain numbers, text or timestamps",
+        ) from error
+    doubles = sorted({n for n in table.column_names if table.column_names.count(n) > 1})
+    if doubles:
+        raise DataError(
+            f"The frame has more than one column called {listing(doubles)}", "Expected each name once", "Rename them"
+        )
+    return table
+
+
+def frame_like(frame: Any, table: pa.Table) -> Any:
+    """The table as the library of `frame` holds frames, with the index of `frame` where it has one."""
+    library = library_of(frame)
+    if library == "pandas":
+        return table.to_pandas().set_index(frame.index)
+    if library == "cudf":
+        return sys.modules["cudf"].DataFrame.from_arrow(table).set_index(frame.index)
+    if library == "polars":
+        return sys.modules["polars"].from_arrow(table)
+    return table
+
+
+def by_pieces(collection: Any, answer: Callable[[Any], Any], columns: list[str]) -> Any:
+    """Answer every partition of a Dask collection where it lies.
+
+    Parameters
+    ----------
+    collection : dask.dataframe.DataFrame
+        Of pandas or cuDF frames.
+    answer : callable
+        Given a frame, returns a pyarrow.Table, or an array of shape (n_rows,) or (n_rows, len(columns)).
+    columns : list of str
+        Names of the columns of an array.
+
+    Returns
+    -------
+    dask.dataframe.DataFrame
+        Lazy, with the index and the partitions of `collection`.
+    """
+    piece = Piece(answer, columns)
+    return collection.map_partitions(piece, meta=piece(collection._meta))
+
+
+class Piece:
+    """Answers one partition; travels to the worker that has it."""
+
+    def __init__(self, answer: Callable[[Any], Any], columns: list[str]) -> None:
+        self._answer, self._columns = answer, columns
+
+    def __call__(self, frame: Any) -> Any:
+        """Frame of the answers, of the same kind and index as `frame`."""
+        table = self._answer(frame)
+        if not isinstance(table, pa.Table):
+            columns = np.reshape(table, (len(frame), len(self._columns))).T
+            table = pa.table(dict(zip(self._columns, map(pa.array, columns), strict=True)))
+        return frame_like(frame, table)
