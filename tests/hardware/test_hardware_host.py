@@ -1,30 +1,19 @@
 from __future__ import annotations
 
-import mmap
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from machines import machine
 
-from tabgpu import hardware
+import tabgpu
 from tabgpu.errors import ConfigError
-from tabgpu.hardware import (
-    FakeHardware,
-    GpuFacts,
-    HostFacts,
-    Limit,
-    MemoryMonitor,
-    MemoryUse,
-    SystemHardware,
-    high_water_bytes,
-    memory_limit,
-    memory_use,
-)
+from tabgpu.hardware import HostFacts, Limit, SystemHardware, host, memory_limit
 
 GIB = 2**30
 FACTS = HostFacts(cpus=4, memory_total=16 * 10**9, memory_available=10 * 10**9)
@@ -32,24 +21,12 @@ FACTS = HostFacts(cpus=4, memory_total=16 * 10**9, memory_available=10 * 10**9)
 
 @pytest.fixture(autouse=True)
 def no_process_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "_process_limits", lambda: iter(()))
+    monkeypatch.setattr(host, "_process_limits", lambda: iter(()))
 
 
 @pytest.fixture(autouse=True)
 def many_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
-
-
-def machine(root: Path, files: dict[str, str]) -> Path:
-    """A tree with /proc and /sys in it: 64 GiB, 60 free, this process holding 100 MiB."""
-    usual = {
-        "proc/meminfo": f"MemTotal: {64 * 2**20} kB\nMemAvailable: {60 * 2**20} kB\nHugePages_Total: 0\n",
-        "proc/self/status": "Name:\tx\nRssAnon:\t  92160 kB\nRssFile:\t 7 kB\nRssShmem:\t 10240 kB\nVmData:\t 1 kB\n",
-    }
-    for name, text in (usual | files).items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
 
 
 def facts_of(root: Path, files: dict[str, str], **environ: str) -> HostFacts:
@@ -181,7 +158,6 @@ def test_this_machine() -> None:
     assert 0 < facts.smallest.n_bytes <= facts.memory_total
     assert facts.disk_free > 0
     assert facts.disk_folder == "/nowhere/at/all"
-    assert SystemHardware().gpus() == []
 
 
 def test_a_system_without_proc(tmp_path: Path) -> None:
@@ -197,16 +173,9 @@ from pathlib import Path
 from tabgpu.hardware import SystemHardware
 print([(l.source, l.n_bytes) for l in SystemHardware(environ={}).host(Path('.')).limits if 'ulimit' in l.source])
 """
-    root = Path(hardware.__file__).parent.parent
+    root = Path(tabgpu.__file__).parent.parent
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str([("ulimit -v", 6 * GIB)])
-
-
-def test_given_facts() -> None:
-    gpu = GpuFacts(0, "H200", 141 * 10**9, 140 * 10**9)
-    fake: hardware.Hardware = FakeHardware(FACTS, (gpu,))
-    assert fake.host(Path("x")) == FACTS
-    assert fake.gpus() == [gpu]
 
 
 @pytest.mark.parametrize(
@@ -245,78 +214,25 @@ def test_the_smallest_limit_wins(sizes: list[int], fraction: float) -> None:
     assert memory_limit(fraction, facts)[0] == int(fraction * smallest)
 
 
-def test_the_monitor_sees_what_came_and_went() -> None:
-    with MemoryMonitor(interval_s=0.005) as monitor:
-        before = monitor.current().counted
-        block = bytearray(b"x") * 50_000_000
-        time.sleep(0.05)
-        del block
-        time.sleep(0.05)
-        after = monitor.current().counted
-    assert monitor.peak_bytes - before >= 49_000_000
-    assert after - before < 25_000_000
-    assert monitor.peak.counted <= high_water_bytes()
+def test_what_processes_share(tmp_path: Path) -> None:
+    tree = {"dev/shm/x": "", "sys/class/infiniband/mlx5_0/x": ""}
+    for name, vendor, kind in (("0", "0x10de", "0x030200"), ("1", "0x10de", "0x040300"), ("2", "0x8086", "0x030000")):
+        tree |= {f"sys/bus/pci/devices/{name}/vendor": f"{vendor}\n", f"sys/bus/pci/devices/{name}/class": f"{kind}\n"}
+    facts = facts_of(tmp_path, tree)
+    assert facts.shared_memory is not None
+    assert facts.shared_memory > 0
+    assert facts.infiniband == ("mlx5_0",)
+    assert facts.nvidia_devices == 1  # not its sound, and nobody else's graphics
 
 
-def test_stages_have_peaks_of_their_own() -> None:
-    with MemoryMonitor(interval_s=10) as monitor:
-        monitor.stage("big")
-        block = bytearray(b"x") * 50_000_000
-        monitor.stage("small")  # samples both before and after: the block belongs to the stage that made it
-        del block
-        monitor.stage("big")
-        monitor.stage("end")
-    peaks = monitor.stage_peaks
-    assert list(peaks) == ["start", "big", "small", "end"]
-    assert peaks["big"] - peaks["start"] >= 49_000_000
-    assert peaks["big"] - peaks["end"] >= 25_000_000
-    assert monitor.peak_bytes == max(peaks.values())
+def test_a_machine_that_shares_nothing(tmp_path: Path) -> None:
+    facts = facts_of(tmp_path, {})
+    assert (facts.shared_memory, facts.infiniband, facts.nvidia_devices) == (None, (), 0)
 
 
-def test_file_backed_pages_are_told_apart_and_shared_ones_count(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(bytes(30_000_000))
-    with MemoryMonitor(interval_s=10) as monitor, path.open("rb") as file:
-        before = monitor.current()
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            assert sum(mapped[:: mmap.PAGESIZE]) == 0
-            read = monitor.current()
-        with mmap.mmap(-1, 30_000_000) as shared:
-            shared.write(bytes(30_000_000))
-            written = monitor.current()
-    assert read.file_backed - before.file_backed >= 29_000_000
-    assert read.counted - before.counted < 10_000_000
-    assert written.shared - before.shared >= 29_000_000
-    assert monitor.file_backed_peak_bytes >= read.file_backed
-
-
-def test_children_and_their_children_count() -> None:
-    hold = "b = bytearray(b'x') * 30_000_000; print('ready', flush=True); input()"
-    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {hold!r}])"
-    with MemoryMonitor(interval_s=10) as monitor:
-        before = monitor.current().counted
-        with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-            assert child.stdout is not None
-            child.stdout.readline()
-            during = monitor.current().counted
-            child.communicate(b"\n")
-        after = monitor.current().counted
-    assert during - before >= 30_000_000
-    assert after - before < 10_000_000
-
-
-def test_a_process_that_has_ended_takes_nothing(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as child:
-        time.sleep(0.3)
-        assert memory_use(pid=child.pid) == MemoryUse()  # a zombie
-    assert memory_use(pid=child.pid) == MemoryUse()
-    assert memory_use(machine(tmp_path, {})) == MemoryUse(90 * 2**20, 10 * 2**20, 7 * 2**10)
-
-
-def test_the_monitor_costs_little() -> None:
-    with MemoryMonitor() as monitor:
-        began = time.thread_time()
-        for _ in range(100):
-            monitor._sample()
-        cost_s = (time.thread_time() - began) / 100
-    assert cost_s / monitor.interval_s < 0.005
+@pytest.mark.parametrize(("limit", "expected"), [(8192, 8192), (resource.RLIM_INFINITY, None)])
+def test_how_much_memory_may_be_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, expected: int | None
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit))
+    assert facts_of(tmp_path, {}).memory_lock == expected
