@@ -13,6 +13,7 @@ from typing import Any, Literal
 _ROW = 40  # of training: gradients, row sets, positions, margin, label, predictions
 _EXTERNAL_ROW = 68  # measured over 40 rounds of 5M and 10M rows: it grows by a half in the first 20 rounds
 _WATCHED_ROW = 12  # of another part: margin, label, predictions
+_DRAWN_ROW = 12  # of training where rows are drawn: the hash of its identity, and its weight here and in XGBoost
 _HISTOGRAM_BIN = 16  # sum of gradients and of hessians
 _SKETCH_ENTRY = 16  # smallest and largest rank, weight, value
 _MOST_NODES = 2**16  # XGBoost keeps histograms of so many nodes
@@ -80,7 +81,9 @@ def matrix_terms(  # noqa: PLR0913  # these facts are what the formulas take
     up to 1.6 for exact cuts of 400,000 rows, where it is the largest term.
     """
     in_memory = n_rows + n_valid if kind == "in_core" else min(n_rows, block_rows)
-    row_state = (_ROW if kind == "in_core" else _EXTERNAL_ROW) * n_rows + _WATCHED_ROW * n_valid
+    a_row = _ROW if kind == "in_core" else _EXTERNAL_ROW
+    a_row += _DRAWN_ROW if cuts == "own" and float((params or {}).get("subsample", 1)) < 1 else 0
+    row_state = a_row * n_rows + _WATCHED_ROW * n_valid
     histograms = _HISTOGRAM_BIN * n_features * max_bin * _cached_nodes(params or {})
     block = 4 * min(block_rows, n_rows) * (n_features + 2)
     sketch = _sketch_bytes(n_rows, n_features, max_bin) if cuts == "exact" else 0

@@ -22,9 +22,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Valida
 from pydantic_core import PydanticCustomError
 
 from ..errors import ConfigError
-from ..units import parse_bytes
 from .base import EnvironmentText, Options, explain
 from .data import ColumnOptions, Data, Join, Name, Split, Text
+from .resources import Cluster, Memory, Pool, Size, check_together
 from .step_options import STEP_KINDS, Seed, StepField, StepOptions, step_names
 from .tree import Origin, apply_overrides, hide_values, plain, prepare, show
 from .yaml12 import KeyPath, dump, parse, read_text, resolve
@@ -44,19 +44,6 @@ __all__ = [
     "json_schema",
     "load",
 ]
-
-
-def _check_size(value: Any) -> Any:
-    try:
-        if value != "auto" and not (isinstance(value, float) and 0 < value <= 1):
-            parse_bytes("" if isinstance(value, float) else value, "size")
-    except ConfigError:
-        raise PydanticCustomError("size", "auto, bytes such as 8000000000, '8GB', '8GiB', or a fraction of 1") from None
-    return value
-
-
-Size = Annotated[int | str, AfterValidator(_check_size)]
-SizeOrFraction = Annotated[int | float | str, AfterValidator(_check_size)]
 
 
 Scalar = bool | int | float | str
@@ -93,58 +80,11 @@ class Model(Options):
     )
 
 
-class Pool(Options):
-    """The memory pool on a GPU."""
-
-    kind: Literal["async", "fixed"] = Field(
-        default="async", description="async: CUDA's own pool; fixed: one of a fixed size"
-    )
-    size: SizeOrFraction = Field(
-        default="auto", description="size of the pool: auto, bytes, or a fraction of the device"
-    )
-
-
-class Memory(Options):
-    """How much memory may be used."""
-
-    limit: SizeOrFraction = Field(
-        default="auto", description="host memory: auto, '8GB', bytes, or a fraction of what is there"
-    )
-    device_limit: SizeOrFraction = Field(default="auto", description="GPU memory: auto, '8GB', bytes, or a fraction")
-    chunk_rows: Annotated[int, Field(ge=1, lt=2**31)] | Literal["auto"] = Field(
-        default="auto", description="rows in a chunk"
-    )
-    pool: Annotated[Pool, BeforeValidator(lambda v: {"kind": v} if isinstance(v, str) else v)] = Field(
-        default_factory=Pool, description="memory pool on a GPU: async, fixed, or {kind, size}"
-    )
-    spill: bool | Literal["auto"] = Field(default="auto", description="whether the GPU may move data to the host")
-
-
 class Cache(Options):
     """Where features are kept between the passes of training."""
 
     dir: Text = Field(default="auto", description="folder for cached features; auto for the system's temporary folder")
     limit: Size = Field(default="auto", description="most disk space to use: auto, '100GB' or bytes")
-
-
-class Cluster(Options):
-    """Where workers are: one of the three."""
-
-    workers: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
-        default=None, description="start this many on this machine"
-    )
-    address: Text | None = Field(default=None, description="address of a running scheduler, such as tcp://host:8786")
-    scheduler_file: Text | None = Field(default=None, description="file that the scheduler wrote")
-
-    @model_validator(mode="after")
-    def _check(self) -> Cluster:
-        if sum(v is not None for v in (self.workers, self.address, self.scheduler_file)) != 1:
-            raise ConfigError(
-                f"cluster has {', '.join(k for k, v in self if v is not None) or 'no key'}",
-                "Expected one of workers, address and scheduler_file",
-                "Write cluster: {workers: 2}, or cluster: null for this process alone",
-            )
-        return self
 
 
 def _check_version(value: Any) -> Any:
@@ -217,6 +157,8 @@ class Pipeline(Options):
                 "Expected split.valid or data.valid",
                 "Write split.valid, or leave model.early_stopping out",
             )
+        if self.cluster is not None:
+            check_together(self.memory, self.cluster, self.engine)
         return self
 
     def __eq__(self, other: object) -> bool:

@@ -250,7 +250,7 @@ def _is_path(path: KeyPath) -> bool:
         return True
     if path[:2] == ("data", "join"):
         return path[3:4] == ("source",)
-    return path in {("cache", "dir"), ("output",), ("cluster", "scheduler_file")}
+    return path in {("cache", "dir"), ("output",), ("cluster", "scheduler_file"), ("cluster", "local_directory")}
 
 
 def _expand(text: str, path: KeyPath, place: Callable[[KeyPath], str]) -> str:

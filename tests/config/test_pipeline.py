@@ -225,7 +225,8 @@ def test_python_and_yaml_are_the_same(flights: Path) -> None:
 @pytest.mark.parametrize("cluster", [{"workers": 2}, {"address": "tcp://h:8786"}, {"scheduler_file": "s.json"}])
 def test_clusters(cluster: dict[str, Any]) -> None:
     pipeline = load({**BASE, "cluster": cluster})
-    assert pipeline.to_tree()["cluster"] == {"workers": None, "address": None, "scheduler_file": None, **cluster}
+    tree = pipeline.to_tree()["cluster"]
+    assert {key: tree[key] for key in ("workers", "address", "scheduler_file") if tree[key] is not None} == cluster
 
 
 def test_times_have_no_fraction_beside_them() -> None:
