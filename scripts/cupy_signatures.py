@@ -3,9 +3,11 @@
 Importing CuPy needs no GPU. Python functions tell their signature; ufuncs and the compiled methods of `cupy.ndarray`
 carry it in the first line of their docstring. Written as data, so that tests need no CuPy:
 
-    {"cupy": version, "functions": {"where": [["condition", "positional_or_keyword", false], ...]}, "ndarray": {...}}
+    {"cupy": version, "functions": {"where": [["condition", "positional_or_keyword", false], ...]}, "ndarray": {...},
+     "loops": {"add": ["??->?", "bb->b", ...]}}
 
-A parameter is its name, its kind and whether it has a default. null: it is there, and tells no signature.
+A parameter is its name, its kind and whether it has a default. null: it is there, and tells no signature. Loops are the
+dtypes that a ufunc takes and gives, in NumPy's letters.
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ def main() -> None:
     functions = collect(cupy)
     # ufunc's methods are methods of one class, the same for all ufuncs
     functions |= {f"ufunc.{name}": parameters for name, parameters in collect(cupy.ufunc, skip_self=True).items()}
-    known = {"cupy": cupy.__version__, "functions": functions, "ndarray": collect(cupy.ndarray, skip_self=True)}
+    ufuncs = {name: getattr(cupy, name) for name in dir(cupy) if isinstance(getattr(cupy, name), cupy.ufunc)}
+    known = {
+        "cupy": cupy.__version__,
+        "functions": functions,
+        "loops": {name: ufunc.types for name, ufunc in ufuncs.items()},
+        "ndarray": collect(cupy.ndarray, skip_self=True),
+    }
     json.dump(known, sys.stdout, indent=None, separators=(",", ":"), sort_keys=True)
     print()
 

@@ -108,7 +108,9 @@ class DeviceModule(ModuleType):
         if isinstance(value, type) or not callable(value):
             return value
         if name in ("asarray", "array"):
-            return lambda a, *args, **keywords: Device(value(a.inner if isinstance(a, Device) else a, *args, **keywords))
+            return lambda a, *args, **keywords: Device(
+                value(a.inner if isinstance(a, Device) else a, *args, **keywords)
+            )
         if isinstance(value, np.ufunc):
             return _Ufunc(value)
         return lambda *args, **keywords: wrapped(value(*opened(args), **opened(keywords)))
@@ -139,8 +141,8 @@ class DeviceEngine(CpuEngine):
     def xp(self) -> Any:
         return XP
 
-    def read(self, part: Any, columns: Sequence[Any], chunk_rows: int) -> Iterator[dict[str, Column]]:
-        for columns_read in super().read(part, columns, chunk_rows):
+    def read(self, part: Any, columns: Sequence[Any], chunk_rows: int, skip: int = 0) -> Iterator[dict[str, Column]]:
+        for columns_read in super().read(part, columns, chunk_rows, skip):
             yield {name: on_device(column) for name, column in columns_read.items()}
 
     def from_arrow(self, table: pa.Table, columns: Sequence[Any], where: str) -> dict[str, Column]:

@@ -5,16 +5,14 @@ real device, reductions and picked elements stay arrays of no dimension, `.get()
 finds the array module under ``sys.modules["cupy"]``. Each call that code of the package makes (of `xp`, of an array's
 method, by an operator or by NumPy's own function on a device array) is kept as a `Call` with file and line.
 
-`problems` binds the list to CuPy's signatures and names what CuPy would refuse: a function or keyword that it lacks, an
-array of the host among those of the device, a list in place of an array, a dtype that it does not have.
+`contract.cupy_rules` says what CuPy would refuse of these calls, or would do in another way.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -23,10 +21,9 @@ from typing import Any
 import numpy as np
 
 from tabgpu import columns, wire
-from tabgpu.features import contract
+from tabgpu.features import contract, keys
 
 PACKAGE = str(Path(columns.__file__).resolve().parent)
-TAKES_HOST = {"asarray", "array", "ndarray.set"}  # what brings arrays of the host to the device
 
 
 @dataclass(frozen=True)
@@ -34,8 +31,9 @@ class Call:
     """One way in which the package calls an array function.
 
     `name` is that in CuPy: 'where', 'ndarray.astype', 'ufunc.reduce'. `positional` is the number of positional
-    arguments, None where something was only looked up. `arguments` describes all: 'device int64', 'host int64', 'list',
-    'int'.
+    arguments, None where something was only looked up. `arguments` describes all, those by keyword last, as `keywords`
+    are ordered: 'device int64', 'host int64', 'several device int64', 'dtype int64', 'text stable', 'list', 'int'.
+    `trouble` says what a device would make of the values, where that is not what NumPy makes of them.
     """
 
     name: str
@@ -43,6 +41,7 @@ class Call:
     keywords: tuple[str, ...]
     arguments: tuple[str, ...]
     where: str
+    trouble: str = ""
 
 
 class Recorder:
@@ -51,16 +50,34 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: dict[Call, None] = {}
 
-    def note(self, frame: FrameType, name: str, args: tuple[Any, ...] | None, keywords: Mapping[str, Any]) -> bool:
+    def note(
+        self, frame: FrameType, name: str, args: tuple[Any, ...] | None, keywords: Mapping[str, Any], trouble: str = ""
+    ) -> bool:
         """Keep a call if `frame`, which makes it, is code of the package; return whether it is."""
         file = frame.f_code.co_filename
         if not file.startswith(PACKAGE):
             return False
-        described = tuple(_describe(a) for a in (*(args or ()), *keywords.values()))
+        names = tuple(sorted(keywords))
+        described = tuple(_describe(a) for a in (*(args or ()), *(keywords[n] for n in names)))
         positional = None if args is None else len(args)
         where = f"{file[len(PACKAGE) + 1 :]}:{frame.f_lineno}"
-        self.calls[Call(name, positional, tuple(sorted(keywords)), described, where)] = None
+        self.calls[Call(name, positional, names, described, where, trouble)] = None
         return True
+
+    def run(
+        self, frame: FrameType, name: str, args: Any, keywords: Any, compute: Callable[[], Any]
+    ) -> tuple[Any, bool]:
+        """Note a call and make it; return its result and whether the package called.
+
+        An index out of bounds is noted before it is raised: CuPy wraps it around on the quiet.
+        """
+        ours = self.note(frame, name, args, keywords)
+        try:
+            return compute(), ours
+        except IndexError as error:
+            if any(isinstance(a, np.ndarray | list) for a in args):
+                self.note(frame, name, args, keywords, f"out of bounds, which CuPy does not tell ({error})")
+            raise
 
 
 RECORDER = Recorder()
@@ -71,8 +88,10 @@ def _describe(value: Any) -> str:
         return f"{'device' if isinstance(value, DeviceArray) else 'host'} {value.dtype}"
     if isinstance(value, list | tuple):
         parts = sorted({_describe(v) for v in value})
-        return parts[0] if len(parts) == 1 and parts[0].startswith(("host", "device")) else "list"
-    return type(value).__name__
+        return f"several {parts[0]}" if len(parts) == 1 and parts[0].startswith(("host", "device")) else "list"
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return f"dtype {np.dtype(value)}"
+    return f"text {value}" if isinstance(value, str) else type(value).__name__
 
 
 def to_device(value: Any) -> Any:
@@ -124,23 +143,46 @@ class DeviceArray(np.ndarray):
         result = function(*to_host(args), **to_host(keywords))
         return _result(result, True) if ours else result
 
+    def __iter__(self) -> Iterator[Any]:
+        for each in self.view(np.ndarray):  # else Python would go on to the first index out of bounds
+            yield _result(each, sys._getframe(1).f_code.co_filename.startswith(PACKAGE))
+
     def __getitem__(self, key: Any) -> Any:
-        ours = sys._getframe(1).f_code.co_filename.startswith(PACKAGE)
-        return _result(self.view(np.ndarray)[to_host(key)], ours)
+        indices = key if isinstance(key, tuple) else (key,)
+        plain, frame = self.view(np.ndarray), sys._getframe(1)
+        result, ours = RECORDER.run(frame, "ndarray.__getitem__", indices, {}, lambda: plain[to_host(key)])
+        return _result(result, ours)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        RECORDER.note(sys._getframe(1), "ndarray.__setitem__", (value,), {})
-        self.view(np.ndarray)[to_host(key)] = to_host(value)
+        indices = key if isinstance(key, tuple) else (key,)
+        plain, frame = self.view(np.ndarray), sys._getframe(1)
+        RECORDER.run(
+            frame, "ndarray.__setitem__", (*indices, value), {}, lambda: plain.__setitem__(to_host(key), to_host(value))
+        )
 
 
 def _method(name: str) -> Callable[..., Any]:
     inner = getattr(np.ndarray, name)
 
     def method(self: DeviceArray, *args: Any, **keywords: Any) -> Any:
-        ours = RECORDER.note(sys._getframe(1), f"ndarray.{name}", args, keywords)
-        return _result(inner(self.view(np.ndarray), *to_host(args), **to_host(keywords)), ours)
+        frame, plain = sys._getframe(1), self.view(np.ndarray)
+        compute = functools.partial(inner, plain, *to_host(args), **to_host(keywords))
+        result, ours = RECORDER.run(frame, f"ndarray.{name}", args, keywords, compute)
+        if name == "astype" and _out_of_range(plain, result):
+            RECORDER.note(
+                frame, "ndarray.astype", args, keywords, "NaN or out of range, which a device turns otherwise"
+            )
+        return _result(result, ours)
 
     return method
+
+
+def _out_of_range(before: np.ndarray, after: np.ndarray) -> bool:
+    """Whether floats became integers that cannot hold them: undefined, and another number on each device."""
+    if before.dtype.kind != "f" or after.dtype.kind not in "iu":
+        return False
+    limits, whole = np.iinfo(after.dtype), np.trunc(before.astype("float64"))
+    return not bool(((whole >= float(limits.min)) & (whole < float(int(limits.max) + 1))).all())  # powers of two: exact
 
 
 for _name in dir(np.ndarray):
@@ -164,8 +206,9 @@ class RecordedFunction:
         self.__name__, self._inner = name, inner
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        ours = RECORDER.note(sys._getframe(1), self.__name__, args, keywords)
-        return _result(self._inner(*to_host(args), **to_host(keywords)), ours)
+        compute = functools.partial(self._inner, *to_host(args), **to_host(keywords))
+        result, ours = RECORDER.run(sys._getframe(1), self.__name__, args, keywords, compute)
+        return _result(result, ours)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
@@ -201,6 +244,8 @@ def install() -> None:
         for owner in _subclasses(kind):
             for name in set(methods) & vars(owner).keys():
                 setattr(owner, name, _after_travel(vars(owner)[name]))
+    for owner, name in ((columns.Chunk, "take"), (keys.Groups, "levels")):
+        setattr(owner, name, _from_outside(vars(owner)[name]))
     for name in ("asarray", "array", "ascontiguousarray"):
         setattr(np, name, _refusing(getattr(np, name)))
 
@@ -230,6 +275,17 @@ def _after_travel(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _from_outside(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Tests pick rows by arrays of NumPy; the package has to have them on the device."""
+
+    @functools.wraps(method)
+    def call(self: Any, rows: Any) -> Any:
+        ours = sys._getframe(1).f_code.co_filename.startswith(PACKAGE)
+        return method(self, rows if ours else to_device(rows))
+
+    return call
+
+
 def _refusing(function: Callable[..., Any]) -> Callable[..., Any]:
     """CuPy does not turn into an array of the host on the quiet; NumPy cannot refuse it for a subclass."""
 
@@ -240,43 +296,3 @@ def _refusing(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(value, *args, **keywords)
 
     return call
-
-
-def problems(calls: Iterable[Call], signatures: Mapping[str, Any]) -> list[str]:
-    """What CuPy would refuse, as 'file:line: what', in order."""
-    found = []
-    for call in calls:
-        known = signatures["ndarray"] if call.name.startswith("ndarray.") else signatures["functions"]
-        name = call.name.removeprefix("ndarray.")
-        trouble = list(_troubles(call, known, name))
-        found += [f"{call.where}: {call.name}: {t}" for t in trouble]
-    return sorted(set(found))
-
-
-def _troubles(call: Call, known: Mapping[str, Any], name: str) -> Iterable[str]:
-    if name not in known and name != "__setitem__":
-        yield "CuPy has no such name"
-        return
-    if call.positional is not None and known.get(name) is not None:
-        parameters = [
-            inspect.Parameter(p, _KINDS[kind], default=None if has else inspect.Parameter.empty)
-            for p, kind, has in known[name]
-        ]
-        try:
-            inspect.Signature(parameters).bind(*[None] * call.positional, **dict.fromkeys(call.keywords))
-        except TypeError as error:
-            yield f"CuPy refuses the arguments: {error}"
-    is_ufunc = isinstance(getattr(np, name, None), np.ufunc)
-    for argument in call.arguments:
-        kind, _, dtype = argument.partition(" ")
-        if kind == "host" and call.name not in TAKES_HOST:
-            yield f"an array of the host ({dtype}) among those of the device"
-        if kind == "list" and is_ufunc:
-            yield "a list in place of an array"
-        if dtype and np.dtype(dtype).kind not in "biufc":
-            yield f"CuPy has no dtype {dtype}"
-    if name == "ufunc.at":
-        yield "orders of addition differ; use bincount"
-
-
-_KINDS = {kind.name.lower(): kind for kind in inspect._ParameterKind}

@@ -16,6 +16,7 @@ from tables import pipeline, visits, write_parts
 
 import tabgpu
 from tabgpu import engine as engines
+from tabgpu.hardware import FakeHardware, GpuFacts, SystemHardware
 from tabgpu.train import booster
 from tabgpu.train.iterator import BlockIterator
 
@@ -41,6 +42,10 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BlockIterator, "next", next_block)
     monkeypatch.setattr(booster, "predict", predict_rows)
     monkeypatch.setattr(engines, "resolve", lambda *args, **keywords: (DeviceEngine(), "a test"))
+
+
+def one_gpu(folder: Path) -> FakeHardware:
+    return FakeHardware(SystemHardware().host(folder), (GpuFacts(0, "none", 16_000_000_000, 16_000_000_000),))
 
 
 def by_default(source: Path, folder: Path) -> dict[str, Any]:
@@ -88,7 +93,7 @@ def test_a_run_on_the_device_is_that_on_the_cpu(
     here = tabgpu.run(config)
     tabgpu.score(here.folder, str(source), tmp_path / "here")
     request.getfixturevalue("device")
-    there = tabgpu.run(config)
+    there = tabgpu.run(config, hardware=one_gpu(tmp_path))
     assert there.metrics == here.metrics
     assert there.summary["model_digest"] == here.summary["model_digest"]
     tabgpu.score(there.folder, str(source), tmp_path / "there")
@@ -101,6 +106,6 @@ def test_features_of_the_device_are_those_of_the_cpu(tmp_path: Path, request: py
     config = {**pipeline(source, tmp_path / "runs"), "model": None}
     here = tabgpu.run(config)
     request.getfixturevalue("device")
-    there = tabgpu.run(config)
+    there = tabgpu.run(config, hardware=one_gpu(tmp_path))
     for path in (here.folder / "features").rglob("*.parquet"):
         assert pq.read_table(path).equals(pq.read_table(there.folder / "features" / path.name))
