@@ -79,6 +79,8 @@ class Blocks:
         Rows of every block but the last, which may be shorter.
     has_missing, has_weight : bool
         Whether any feature is NaN; whether blocks carry weights.
+    has_complete_row : bool
+        Whether any row has all of its features: on a GPU, XGBoost packs bins more closely then.
     nbytes : int
         Bytes kept, in memory or on disk.
     on_disk : bool
@@ -89,7 +91,7 @@ class Blocks:
         self, columns: tuple[str, ...], block_rows: int, has_weight: bool, has_missing: bool, store: _Memory | _File
     ) -> None:
         self.columns, self.block_rows = columns, block_rows
-        self.has_weight, self.has_missing = has_weight, has_missing
+        self.has_weight, self.has_missing, self.has_complete_row = has_weight, has_missing, True
         self._store = store
         self.n_features, self.n_blocks = len(columns), store.n_blocks
         self.n_rows, self.nbytes = store.n_rows, store.nbytes
@@ -122,7 +124,7 @@ class BlockWriter:
     columns : sequence of str
         Names of the features, in their order.
     block_rows : int
-        Rows of a kept block.
+        Rows of a kept block, unless fewer are to come.
     has_weight : bool
         Whether blocks carry weights.
     directory : path, optional
@@ -162,15 +164,16 @@ class BlockWriter:
     ) -> None:
         if block_rows < 1:
             raise ValueError(f"block_rows must be at least 1, not {block_rows}")
-        self.columns, self.block_rows, self.has_weight = tuple(columns), block_rows, has_weight
+        self.columns, self.has_weight = tuple(columns), has_weight
+        self.block_rows = min(block_rows, n_rows or block_rows)
         self._xp, self._move = xp, move
         self._width = len(self.columns) + 1 + has_weight  # float32 values of a row
-        self._has_missing = False
+        self._has_missing = self._has_complete_row = False
         self._filled = 0
         shape = (len(self.columns), has_weight)
-        self._store = _Memory(*shape) if directory is None else _File(*shape, Path(directory), block_rows)
+        self._store = _Memory(*shape) if directory is None else _File(*shape, Path(directory), self.block_rows)
         self._store.reserve((n_rows or 0) * self._width * _FLOAT.itemsize)
-        self._open = self._new()
+        self._open: Array = None  # what is being filled, once there is a row: a device has no room to spare
 
     def append(self, block: Block) -> None:
         """Take a block of any number of rows; its arrays are copied.
@@ -199,8 +202,10 @@ class BlockWriter:
             self._flush()
         self._store.seal()
         store, self._store = self._store, _Memory(0, False)
-        self._open = self._open[:0].copy()
-        return Blocks(self.columns, self.block_rows, self.has_weight, self._has_missing, store)
+        self._open = None
+        blocks = Blocks(self.columns, self.block_rows, self.has_weight, self._has_missing, store)
+        blocks.has_complete_row = self._has_complete_row
+        return blocks
 
     def __enter__(self) -> Self:
         return self
@@ -208,10 +213,9 @@ class BlockWriter:
     def __exit__(self, *reason: object) -> None:
         self._store.close()
 
-    def _new(self) -> Array:
-        return self._xp.empty(self.block_rows * self._width, dtype="float32")
-
     def _copy(self, block: Block, start: int, count: int) -> None:
+        if self._open is None:
+            self._open = self._xp.empty(self.block_rows * self._width, dtype="float32")
         held = _view(self._open, self.block_rows, len(self.columns), self.has_weight)
         into, rows = slice(self._filled, self._filled + count), slice(start, start + count)
         held.features[into] = block.features[rows]
@@ -229,7 +233,7 @@ class BlockWriter:
         self._store.add(values, n_rows)
         self._filled = 0
         if isinstance(self._store, _Memory):
-            self._open = self._new()  # the store keeps the old one
+            self._open = None  # the store keeps it
 
     def _check(self, block: Block) -> None:
         if block.features.shape != (block.n_rows, len(self.columns)) or (block.weight is None) == self.has_weight:
@@ -240,6 +244,7 @@ class BlockWriter:
             bad = ~np.isfinite(block.weight) | (block.weight < 0)
             _refuse(bad, "a weight that is missing, infinite or negative", f"Repair the column of data.weight. {drop}")
         if np.isfinite(block.features).all():
+            self._has_complete_row |= block.n_rows > 0
             return
         infinite = np.isinf(block.features).any(axis=0)
         if infinite.any():
@@ -250,6 +255,8 @@ class BlockWriter:
                 "Put a clip step on the column under features, or drop such rows with data.filter",
             )
         self._has_missing = True
+        if not self._has_complete_row:
+            self._has_complete_row = bool((~np.isnan(block.features)).all(axis=1).any())
 
 
 class _Memory:
@@ -344,7 +351,7 @@ class _File:
                     f"The block of {entry.n_rows:,} rows at byte {entry.offset:,} of the feature cache in "
                     f"{str(self._directory)!r} is not what was written",
                     "Expected the bytes that were written a moment ago: the disk or the memory is at fault",
-                    "Run again with --resume, with cache.dir on another disk",
+                    "Run again, with cache.dir on another disk",
                 )
             yield _view(values, entry.n_rows, self._n_features, self._has_weight)
 

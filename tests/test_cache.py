@@ -7,6 +7,7 @@ import os
 import resource
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -63,6 +64,25 @@ def test_chunks_change_nothing_and_disk_equals_memory(
         assert (disk.n_rows, disk.n_features, disk.n_blocks) == (n_rows, 3, len(whole))
         assert (disk.on_disk, memory.on_disk) == (True, False)
     assert not list(directory.iterdir())
+
+
+@pytest.mark.parametrize("n_rows", [None, 3, 25])
+def test_nothing_is_held_beside_the_rows(n_rows: int | None) -> None:
+    """A block of a device may have 256 MB: none is made before there is a row, nor a whole one for a few rows."""
+    made: list[int] = []
+
+    def empty(size: int, dtype: str) -> np.ndarray:
+        made.append(size)
+        return np.empty(size, dtype)
+
+    counting = SimpleNamespace(empty=empty, concatenate=np.concatenate)
+    with BlockWriter(NAMES, 10, n_rows=n_rows, xp=counting) as writer:
+        assert made == []
+        writer.append(rows(n_rows or 20))
+        blocks = writer.finish()
+    width = len(NAMES) + 1
+    assert made == [min(10, n_rows or 10) * width] * -(-(n_rows or 20) // 10)
+    assert sum(b.n_rows for b in blocks) == (n_rows or 20)
 
 
 def test_blocks_are_contiguous_and_new_objects() -> None:
@@ -191,3 +211,15 @@ def test_reading_a_file_holds_one_block(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert total > 0
     assert peak < 2 * 1000 * 16
+
+
+@pytest.mark.parametrize(
+    ("rows", "missing", "complete"),
+    [([[1, 2]], False, True), ([[1, np.nan], [np.nan, 2]], True, False), ([[1, np.nan], [3, 2]], True, True)],
+)
+def test_blocks_know_what_is_missing(rows: list[list[float]], missing: bool, complete: bool) -> None:
+    with BlockWriter(["a", "b"], 2) as writer:
+        for row in rows:
+            writer.append(Block(np.array([row], "float32"), np.zeros(1, "float32")))
+        blocks = writer.finish()
+    assert (blocks.has_missing, blocks.has_complete_row) == (missing, complete)

@@ -6,16 +6,15 @@ told to sleep; this has to stand in the environment before XGBoost is loaded, an
 """
 
 import os
+import sys
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
+from .. import packages
 from ..errors import ConfigError
 from ..interrupts import deferred
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
-_DISTRIBUTIONS = ("xgboost", "xgboost-cpu", "xgboost-cu12", "xgboost-cu13")  # all of them own the module `xgboost`
 
 
 def require_xgboost() -> None:
@@ -26,26 +25,14 @@ def require_xgboost() -> None:
     ConfigError
         Unless just one build of XGBoost is installed: two overwrite each other's files.
     """
-    installed = [name for name in _DISTRIBUTIONS if _is_installed(name)]
     if find_spec("xgboost") is None:
         raise ConfigError(
             "The pipeline has a model, and XGBoost is not installed",
             "Expected one of its builds beside tabgpu",
             "Install one: pip install 'tabgpu[cpu]', or set model: null for features alone",
         )
-    if len(installed) > 1:
-        raise ConfigError(
-            f"{len(installed)} builds of XGBoost are installed, each over the other: {', '.join(installed)}",
-            "Expected just one of them",
-            f"Remove all and install one: pip uninstall -y {' '.join(installed)} && pip install {installed[-1]}",
-        )
+    for finding in packages.problems(packages.installed(), (sys.version_info[0], sys.version_info[1])):
+        if finding.name == "XGBoost" and "builds of XGBoost are installed" in finding.happened:
+            raise ConfigError(finding.happened, finding.expected, finding.remedy)
     with deferred():
         import_module(".run", __name__)
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        version(name)
-    except PackageNotFoundError:
-        return False
-    return True

@@ -27,6 +27,7 @@ from ..interrupts import deferred
 from .names import safe_names, with_safe_names
 from .params import samples
 from .refusals import refusals
+from .sampling import RowSampler
 from .watching import History, better, default_metrics, parse
 
 Output = Literal["probability", "value", "margin"]
@@ -137,7 +138,7 @@ class Trained:
         return answer
 
 
-def train(
+def train(  # noqa: PLR0913  # all after the data are optional, and none needs another
     spec: TrainSpec,
     dtrain: xgboost.DMatrix,
     evals: Sequence[tuple[xgboost.DMatrix, str]] = (),
@@ -146,6 +147,7 @@ def train(
     resume: Checkpoint | None = None,
     on_round: Callable[[int, dict[str, dict[str, float]]], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
+    sampler: RowSampler | None = None,
 ) -> Trained:
     """Train until `spec.rounds` rounds are there, or early stopping or `should_stop` ends it.
 
@@ -165,6 +167,8 @@ def train(
         Given the number of rounds done and the metrics of the last one, by side.
     should_stop : callable, optional
         Asked after each round.
+    sampler : RowSampler, optional
+        Draws the rows of each round in place of XGBoost; `spec.params` then name no ``subsample``.
 
     Raises
     ------
@@ -191,6 +195,8 @@ def train(
     with xgboost.config_context(verbosity=0):
         loop = _Loop(spec, dtrain, evals, resume)
         while not loop.done:
+            if sampler is not None:
+                dtrain.set_weight(sampler.weights(loop.rounds))
             values = loop.step()
             if on_round is not None:
                 on_round(loop.rounds, values)

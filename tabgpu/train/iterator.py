@@ -36,6 +36,8 @@ class BlockIterator(xgboost.DataIter):
         What `tabgpu.interrupts.deferred` yields; the pass ends in an error as soon as anything is in it.
     to_device : callable
         Moves an array of a block to where the matrix is made.
+    page_bytes : int, optional
+        Smallest page of an external matrix on a GPU; XGBoost's own by default.
 
     Attributes
     ----------
@@ -52,6 +54,7 @@ class BlockIterator(xgboost.DataIter):
         cache_prefix: str | None = None,
         waiting: Sequence[int] = (),
         to_device: Callable[[Array], Array] = np.asarray,
+        page_bytes: int | None = None,
     ) -> None:
         self.passes = 0
         self.interrupted: BaseException | None = None
@@ -61,7 +64,7 @@ class BlockIterator(xgboost.DataIter):
         self._first: list[int] = []
         self._position = 0
         self._current: Iterator[Block] | None = None
-        super().__init__(cache_prefix=cache_prefix)
+        super().__init__(cache_prefix=cache_prefix, min_cache_page_bytes=page_bytes)
 
     @property
     def n_rows(self) -> int:

@@ -47,7 +47,7 @@ class Builder:
     to_device : callable
         Moves an array of a block to where the matrix is made.
     external : mapping
-        What else XGBoost is told of an external matrix on a GPU.
+        What else XGBoost is told of an external matrix on a GPU: `cache_host_ratio` and `min_cache_page_bytes`.
     nthread : int, optional
         Threads for XGBoost; all by default.
     """
@@ -98,12 +98,14 @@ class Builder:
         return _read(xgboost.QuantileDMatrix, iterator, blocks.n_rows, self._options(ref))
 
     def _external(self, blocks: Blocks, ref: xgboost.DMatrix | None, directory: Path, waiting: Sequence[int]) -> Matrix:
-        check_disk(blocks, directory, self.max_bin)
+        options = {**self._options(ref), **self.external}
+        page_bytes = options.pop("min_cache_page_bytes", None)
+        if not self.external:  # on a GPU, pages lie in memory of the host
+            check_disk(blocks, directory, self.max_bin)
         folder = tempfile.mkdtemp(prefix="tabgpu-matrix-", dir=directory)
         pages = os.path.join(folder, "pages")
-        iterator = BlockIterator(blocks, blocks.columns, pages, waiting, self.to_device)
+        iterator = BlockIterator(blocks, blocks.columns, pages, waiting, self.to_device, page_bytes)
         try:
-            options = {**self._options(ref), **self.external}
             matrix = _read(xgboost.ExtMemQuantileDMatrix, iterator, blocks.n_rows, options)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)

@@ -17,6 +17,7 @@ from . import cuts, matrix, metrics
 from .booster import Checkpoint, Trained, TrainSpec, probe
 from .names import with_safe_names
 from .params import check_params
+from .sampling import RowSampler
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ def fit_booster(
     directory: Path,
     hooks: Hooks | None = None,
     to_device: Callable[[np.ndarray], Array] = np.asarray,
+    sampler: RowSampler | None = None,
 ) -> tuple[Trained, dict[str, matrix.Matrix]]:
     """Build the matrices of the training and the validation side and train.
 
@@ -75,6 +77,8 @@ def fit_booster(
         Where to go on, and who is told.
     to_device : callable
         Moves an array of a block to where the matrix is made.
+    sampler : RowSampler, optional
+        Draws the training rows of each round in place of XGBoost.
 
     Returns
     -------
@@ -85,7 +89,10 @@ def fit_booster(
     """
     hooks = hooks or Hooks()
     names = blocks["train"].columns
-    spec = replace(options.spec, params=with_safe_names(options.spec.params, names))
+    params = with_safe_names(options.spec.params, names)
+    if sampler is not None:
+        params = {name: value for name, value in params.items() if name != "subsample"}
+    spec = replace(options.spec, params=params)
     ref = cuts.matrix_of(chosen, spec.max_bin, names) if chosen is not None else None
     build = matrix.Builder(options.kind, spec.max_bin, directory, to_device, options.matrix_options)
     matrices = {"train": build(blocks["train"], ref)}
@@ -100,6 +107,7 @@ def fit_booster(
         resume=hooks.resume,
         on_round=hooks.on_round,
         should_stop=hooks.should_stop,
+        sampler=sampler,
     )
     return trained, matrices
 
@@ -113,10 +121,9 @@ class Answers:
     weight: np.ndarray | None
 
     @classmethod
-    def of_matrix(cls, trained: Trained, made: matrix.Matrix) -> Answers:
-        """Of rows that have a matrix."""
-        weight = made.get_weight()
-        return cls(trained.predict(made), made.get_label(), weight if len(weight) else None)
+    def of_matrix(cls, trained: Trained, made: matrix.Matrix, weight: np.ndarray | None) -> Answers:
+        """Of rows that have a matrix; its own weights may be those of a round (`sampling`)."""
+        return cls(trained.predict(made), made.get_label(), weight)
 
     @classmethod
     def of_blocks(cls, trained: Trained, blocks: Blocks, engine: Engine) -> Answers:

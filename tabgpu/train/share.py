@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from ..cache import Block, Blocks, BlockWriter
-from ..columns import Chunk
+from ..columns import Array, Chunk
 from ..data.rows import Rows, Task, Use
 from ..data.splits import SIDES
 from ..features.contract import Fitted
@@ -27,8 +27,10 @@ from ..merging import merge_tree
 from ..wire import record
 from . import cuts, metrics
 from .booster import Trained
+from .intercept import LabelSums, intercept
 from .matrix import Matrix
 from .run import Answers, Hooks, ModelOptions, fit_booster
+from .sampling import RowSampler, row_hashes, share_of
 from .varying import Varying
 
 
@@ -59,6 +61,8 @@ class BlockJob:
         Where the files of blocks and of external matrices lie.
     n_rows : dict of str to int
         Rows of each side where known, so that space is reserved for all at once.
+    draws_rows : bool
+        Whether the rows of each round are drawn by their identity (`sampling`).
     """
 
     passes: Passes
@@ -73,6 +77,7 @@ class BlockJob:
     cache: str
     directory: str
     n_rows: dict[str, int]
+    draws_rows: bool = False
 
 
 @record
@@ -84,17 +89,21 @@ class BlocksFound:
     ----------
     rows : dict of str to int
         Rows of each side.
-    has_missing : bool
-        Whether any feature is missing anywhere.
+    has_missing, has_complete_row : bool
+        Whether any feature is missing anywhere; whether any row has all of them.
     varying : Varying
         Whether features differ between training rows.
+    labels : LabelSums
+        Of the training rows.
     sampled : SampleResult, optional
         The sample that own cuts are made of.
     """
 
     rows: dict[str, int]
     has_missing: bool
+    has_complete_row: bool
     varying: Varying
+    labels: LabelSums
     sampled: SampleResult | None
 
     @staticmethod
@@ -108,9 +117,19 @@ class BlocksFound:
         return BlocksFound(
             rows,
             any(f.has_missing for f in found),
+            any(f.has_complete_row for f in found),
             reduce(Varying.merge, (f.varying for f in found)),
+            reduce(LabelSums.merge, (f.labels for f in found)),
             sample.merge_all(states, {}) if sample and states else None,
         )
+
+
+def with_intercept(options: ModelOptions, labels: LabelSums) -> ModelOptions:
+    """Where cuts are ours, so is the intercept: neither depends on how rows are split (see `intercept`)."""
+    spec = options.spec
+    if spec.base_score is not None:
+        return options
+    return replace(options, spec=replace(spec, base_score=intercept(labels, spec.objective, spec.params)))
 
 
 class Share:
@@ -131,6 +150,7 @@ class Share:
         self._blocks: dict[str, Blocks] = {}
         self._matrices: dict[str, Matrix] = {}
         self._trained: Trained | None = None
+        self._hashes: list[Array] = []  # of the training rows, where the draw of rows is ours
 
     def make_blocks(self) -> BlocksFound:
         """Transform every used row once, into the blocks of its side.
@@ -141,18 +161,20 @@ class Share:
             If a feature or label cannot be trained on.
         """
         job, engine = self._job, self._rows.engine
-        varying = Varying.of_none(len(job.features))
+        varying, labels = Varying.of_none(len(job.features)), LabelSums()
         states: list[SampleResult] = []
         with ExitStack() as stack:
             writers = {side: stack.enter_context(self._writer(side)) for side in job.sides}
 
             def sampled() -> Iterator[SampleResult]:
-                nonlocal varying
-                for side, chunk in self._transformed():
-                    block = self._block(chunk)
+                nonlocal varying, labels
+                for side, chunk, block in self._transformed():
                     writers[side].append(block)
                     if side == SIDES[0]:
                         varying = varying.with_block(block.features)
+                        labels = labels.with_rows(chunk.xp, block.label, block.weight)
+                        if job.draws_rows:
+                            self._hashes.append(row_hashes(chunk.xp, chunk.identity))
                         if job.sample is not None:
                             yield job.sample.observe(chunk, None)
 
@@ -164,7 +186,9 @@ class Share:
         return BlocksFound(
             {side: blocks.n_rows for side, blocks in self._blocks.items()},
             any(blocks.has_missing for blocks in self._blocks.values()),
+            any(blocks.has_complete_row for blocks in self._blocks.values()),
             varying,
+            labels,
             states[0] if states else None,
         )
 
@@ -185,18 +209,24 @@ class Share:
             move=(lambda array: array) if job.cache == "device" else engine.to_host,
         )
 
-    def _transformed(self) -> Iterator[tuple[str, Chunk]]:
-        """Side and features of the used rows, with target and weight."""
+    def _transformed(self) -> Iterator[tuple[str, Chunk, Block]]:
+        """Side and features of the used rows, as columns and as what XGBoost is fed."""
         job = self._job
         wanted = dict.fromkeys([*job.features, str(job.use.target), *([job.weight] if job.weight else [])])
         _, base = job.passes.needed(wanted)
         columns = sorted({*base, *job.use.columns})
-        for task in self._tasks:
-            for chunk in self._rows.open(task.part, columns, job.chunk_rows):
-                for number, side in enumerate(SIDES):
-                    rows = self._rows.pick(chunk, job.use, task, number) if side in job.sides else None
-                    if rows is not None:
-                        yield side, job.passes.transform(rows, job.fitted, wanted, training=number == 0)
+
+        def made(rows: Chunk, number: int) -> tuple[str, Chunk, Block]:
+            done = job.passes.transform(rows, job.fitted, wanted, training=number == 0)
+            return SIDES[number], done, self._block(done)
+
+        with self._rows.expecting(self._tasks):
+            for task in self._tasks:
+                for chunk in self._rows.open(task.part, columns, job.chunk_rows):
+                    for number, side in enumerate(SIDES):
+                        rows = self._rows.pick(chunk, job.use, task, number) if side in job.sides else None
+                        if rows is not None:
+                            yield from self._rows.in_pieces(rows, partial(made, number=number))
 
     def _block(self, chunk: Chunk) -> Block:
         job = self._job
@@ -217,11 +247,45 @@ class Share:
             Where to go on, and who is told.
         """
         self._matrices.clear()
-        to_device = self._rows.engine.to_device
-        self._trained, self._matrices = fit_booster(
-            options, self._blocks, chosen, Path(self._job.directory), hooks, to_device
-        )
+        engine = self._rows.engine
+        with engine.training():
+            self._trained, self._matrices = fit_booster(
+                options,
+                self._blocks,
+                chosen,
+                Path(self._job.directory),
+                hooks,
+                engine.to_device,
+                self._sampler(options),
+            )
+            engine.check_trained(self._trained.booster)
         return replace(self._trained, booster=None)
+
+    def _sampler(self, options: ModelOptions) -> RowSampler | None:
+        share = share_of(options.spec.params)
+        if not self._job.draws_rows or share is None:
+            return None
+        xp, blocks = self._rows.engine.xp, self._blocks[SIDES[0]]
+        if len(self._hashes) != 1:
+            self._hashes = [xp.concatenate([xp.empty(0, dtype="uint32"), *self._hashes])]
+        weight = self._weights(blocks)
+        return RowSampler(
+            xp,
+            self._hashes[0],
+            None if weight is None else self._rows.engine.to_device(weight),
+            share,
+            options.spec.seed,
+        )
+
+    def _weights(self, blocks: Blocks) -> np.ndarray | None:
+        """float32, shape (n_rows,), on the host; None where rows have none."""
+        if not blocks.has_weight:
+            return None
+        weights, start = np.empty(blocks.n_rows, np.float32), 0
+        for block in blocks:
+            weights[start : start + block.n_rows] = self._rows.engine.to_host(block.weight)
+            start += block.n_rows
+        return weights
 
     def observe(self, task: metrics.Task) -> dict[str, metrics.State]:
         """States of the metrics of every side, with the rounds up to the best.
@@ -230,21 +294,24 @@ class Share:
         they have been asked, so that their memory is free for what comes.
         """
         assert self._trained is not None, "fit comes before observe"
-        known = {side: Answers.of_matrix(self._trained, made) for side, made in self._matrices.items()}
-        self._matrices.clear()
-        trained = replace(self._trained, booster=None)  # it holds on to the matrices
-        self._trained = trained
-        states = {}
-        for side, blocks in self._blocks.items():
-            engine = self._rows.engine
-            answers = known.pop(side) if side in known else Answers.of_blocks(trained, blocks, engine)
-            states[side] = answers.observe(task)
+        engine, states = self._rows.engine, {}
+        with engine.training():
+            known = {
+                side: Answers.of_matrix(self._trained, made, self._weights(self._blocks[side]))
+                for side, made in self._matrices.items()
+            }
+            self._matrices.clear()
+            self._trained = replace(self._trained, booster=None)  # it holds on to the matrices
+            for side, blocks in self._blocks.items():
+                answers = known.pop(side, None) or Answers.of_blocks(self._trained, blocks, engine)
+                states[side] = answers.observe(task)
         return states
 
     def close(self) -> None:
         """Free memory and disk. May be called twice."""
-        self._matrices.clear()
-        self._trained = None
+        with self._rows.engine.training():  # where their memory came from
+            self._matrices.clear()
+            self._trained = None
         for blocks in self._blocks.values():
             blocks.close()
         self._blocks = {}
@@ -261,20 +328,22 @@ class Alone:
 
     def __init__(self, rows: Rows, job: BlockJob, tasks: Sequence[Task]) -> None:
         self._share = Share(rows, job, tasks)
-        self._sampled: SampleResult | None = None
+        self._found: BlocksFound | None = None
 
     def make_blocks(self) -> BlocksFound:
         """See `Group.make_blocks`."""
-        found = self._share.make_blocks()
-        self._sampled = found.sampled
-        return replace(found, sampled=None)
+        self._found = self._share.make_blocks()
+        return replace(self._found, sampled=None)
 
     def fit(self, options: ModelOptions, hooks: Hooks) -> Trained:
         """See `Group.fit`."""
+        assert self._found is not None, "make_blocks comes before fit"
         chosen = None
-        if self._sampled is not None and options.cuts == "own":
-            chosen = cuts.choose(self._sampled.rows, options.spec.max_bin)
-            self._sampled = None  # what was chosen from it is a thousandth of its size
+        if options.cuts == "own":
+            if self._found.sampled is not None:
+                chosen = cuts.choose(self._found.sampled.rows, options.spec.max_bin)
+            self._found = replace(self._found, sampled=None)  # what was chosen from it is a thousandth of its size
+            options = with_intercept(options, self._found.labels)
         return self._share.fit(options, chosen, hooks)
 
     def evaluate(self, task: metrics.Task) -> dict[str, dict[str, float | None]]:
