@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from ..data.rows import Rows, Task
+from ..engine.memory import MemorySettings
+from ..files import File
 
 if TYPE_CHECKING:  # XGBoost is imported when a model is trained
     from ..train.booster import Trained
@@ -81,6 +84,15 @@ class Runner(AbstractContextManager["Runner"], Protocol):
         loads : sequence of int
             Training rows of each task.
         """
+
+    def at_most(self, workers: int) -> None:
+        """Start no more workers than have something to do."""
+
+    def set_up(self, memory: MemorySettings) -> None:
+        """From now on, workers set up the memory of their devices like this before they work."""
+
+    def check_files(self, files: Sequence[File], output: Path) -> None:
+        """Make sure that whoever works sees the same input, and writes where this process reads."""
 
     def __enter__(self) -> Self:
         """Open it."""
