@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from .errors import ClusterError, ConfigError, DataError, GateError, LockedError, ResourceError, TabgpuError
     from .model import Model, load
     from .preview import preview
-    from .workflow import Run, inspect, plan, run, score, transform
+    from .result import Run
+    from .workflow import inspect, plan, run, score, transform
 
 __version__ = "0.1.0"
 __all__ = [
@@ -50,7 +51,8 @@ _HOMES = {
     "errors": ("ClusterError", "ConfigError", "DataError", "GateError", "LockedError", "ResourceError", "TabgpuError"),
     "preview": ("preview",),
     "model": ("Model", "load"),
-    "workflow": ("Run", "inspect", "plan", "run", "score", "transform"),
+    "result": ("Run",),
+    "workflow": ("inspect", "plan", "run", "score", "transform"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -6,38 +6,33 @@ are left to default, the first rows of the first file, to see how many levels te
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from . import engine as engines
-from . import runners
 from .config import Join, Pipeline, StepOptions
 from .data.expressions import parse
 from .data.rows import JoinRecipe, Recipe, Rows, Task, Use, read_join_table
 from .data.splits import ColumnSplit, GroupSplit, RandomSplit, Splitter, TimeSplit
-from .data.target import Objective, Target, task_of
+from .data.target import Objective, task_of
 from .data.times import parse_gap, parse_time
 from .engine import Engine
+from .engine.cpu import CpuEngine
 from .errors import ConfigError, DataError, listing
-from .features.build import Built, TargetUse, build, default_options
+from .features.build import default_options
 from .features.contract import Fields
-from .features.moments import RangeResult
-from .features.passes import Passes
-from .features.statistics import TargetGrid
 from .files import File, Footer, find, make_parts, read_footer
-from .hardware import Hardware, memory_limit
-from .planning import SAMPLE_ROWS, DataShape, Learned, Plan, Settings, Work, make
+from .place import Place, set_up
+from .planning import Plan
 from .runners import Runner
 from .schema import Schema, unify
 from .train.params import check_params
 
 _PEEK_ROWS = 10_000
+_PARTS_A_WORKER = 4  # so that the fullest has at most a quarter more than the mean
 _PART_ROWS = 500_000  # small row groups are put together up to this, so that tasks are worth their overhead
 
 
@@ -45,15 +40,13 @@ _PART_ROWS = 500_000  # small row groups are put together up to this, so that ta
 class Assembled:
     """A pipeline bound to its data. See `assemble`.
 
+    `rows` are read by the CPU engine until `on_engine` moves them to the engine that does the work.
     `fractions` holds the fractions (valid, test) of a time split whose boundaries only the data can tell; `splitter` is
     None until then.
     """
 
     pipeline: Pipeline
-    engine: Engine
-    engine_reason: str
-    runner: Runner
-    runner_reason: str
+    place: Place
     footers: tuple[Footer, ...]
     tasks: tuple[Task, ...]
     schema: Schema
@@ -66,18 +59,30 @@ class Assembled:
     defaulted: bool
 
     @property
+    def engine(self) -> Engine:
+        """Of this process."""
+        return self.place.engine
+
+    @property
+    def runner(self) -> Runner:
+        """Where tasks run."""
+        return self.place.runner
+
+    @property
     def n_rows(self) -> int:
         """Rows of all files."""
         return sum(f.n_rows for f in self.footers)
 
 
-def assemble(pipeline: Pipeline, read_tables: bool, sample: float | None = None) -> Assembled:
+def assemble(pipeline: Pipeline, place: Place, read_tables: bool, sample: float | None = None) -> Assembled:
     """Bind a pipeline to its data.
 
     Parameters
     ----------
     pipeline : Pipeline
         The checked pipeline file.
+    place : Place
+        Where the work is done.
     read_tables : bool
         Whether to read the rows of joined tables; a plan needs their schema alone.
     sample : float, optional
@@ -89,8 +94,6 @@ def assemble(pipeline: Pipeline, read_tables: bool, sample: float | None = None)
         If files, columns or expressions are not as the pipeline file says.
     """
     _check_promises(pipeline)
-    engine, engine_reason = engines.resolve(pipeline.engine)
-    runner, runner_reason = runners.resolve(pipeline.cluster)
     data = pipeline.data
     sides = [(data.source, None if data.valid is None and data.test is None else 0, "data.source")]
     sides += [(s, i, k) for s, i, k in ((data.valid, 1, "data.valid"), (data.test, 2, "data.test")) if s is not None]
@@ -99,15 +102,15 @@ def assemble(pipeline: Pipeline, read_tables: bool, sample: float | None = None)
     for source, side, key in sides:
         own = [read_footer(f) for f in find(source, pipeline.base_dir, key)]
         footers += own
-        tasks += [Task(part, side) for part in make_parts(own, _PART_ROWS)]
+        tasks += [Task(part, side) for part in make_parts(own, _part_rows(own, place.runner.workers))]
     schema = unify(footers, data.columns)
     if not sum(f.n_rows for f in footers):
         raise DataError(
             f"data.source has {len(footers)} files and no row", "Expected at least one row", "Look at data.source"
         )
     _check_sides(sides, footers, tasks, schema)
-    rows = _make_rows(pipeline, engine, schema, read_tables)
-    with _refused_explained(schema):
+    rows = _make_rows(pipeline, CpuEngine(), schema, read_tables)
+    with refused_explained(schema):
         roles = _roles(pipeline, rows)
     use, fractions = _use(pipeline, rows, has_sides=len(sides) > 1)
     use = replace(use, sample=sample)
@@ -119,10 +122,7 @@ def assemble(pipeline: Pipeline, read_tables: bool, sample: float | None = None)
         options = tuple(_default_options(rows, tasks, roles, data.target is not None))
     return Assembled(
         pipeline,
-        engine,
-        engine_reason,
-        runner,
-        runner_reason,
+        place,
         tuple(footers),
         tuple(tasks),
         schema,
@@ -134,6 +134,13 @@ def assemble(pipeline: Pipeline, read_tables: bool, sample: float | None = None)
         tuple(options),
         pipeline.features is None,
     )
+
+
+def _part_rows(footers: Sequence[Footer], workers: int) -> int:
+    """Rows of small row groups that are put together: no more than leaves several parts to each worker."""
+    if workers == 1:
+        return _PART_ROWS
+    return min(_PART_ROWS, max(1, sum(f.n_rows for f in footers) // (_PARTS_A_WORKER * workers)))
 
 
 def _check_promises(pipeline: Pipeline) -> None:
@@ -177,12 +184,12 @@ def _make_rows(pipeline: Pipeline, engine: Engine, schema: Schema, read_tables: 
         joined, tables[join.name] = _read_join(join, pipeline, read_tables)
         joins.append(joined)
     recipe = Recipe(tuple(schema.columns.values()), tuple(joins), tuple(data.derive.items()), data.key)
-    with _refused_explained(schema):
+    with refused_explained(schema):
         return Rows(engine, recipe, tables)
 
 
 @contextmanager
-def _refused_explained(schema: Schema) -> Iterator[None]:
+def refused_explained(schema: Schema) -> Iterator[None]:
     """Where something names a column that cannot be used, say so rather than that it does not exist."""
     try:
         yield
@@ -299,58 +306,6 @@ def _default_options(
     return default_options(rows.fields, roles, cardinality, has_target)
 
 
-@dataclass(frozen=True)
-class Design:
-    """Steps, the columns that flow through them, and those that go to the model."""
-
-    built: Built
-    passes: Passes
-    features: tuple[str, ...]
-    unused: Mapping[str, str]
-
-
-def design(a: Assembled, grid: TargetGrid | None = None) -> Design:
-    """Make the steps and choose the model's columns.
-
-    Parameters
-    ----------
-    a : Assembled
-        The bound pipeline.
-    grid : TargetGrid, optional
-        How the target is summed, once the survey has seen it; a plan needs none.
-
-    Raises
-    ------
-    ConfigError
-        If no column is left for the model.
-    """
-    target = a.pipeline.data.target
-    if grid is None:
-        grid = TargetGrid.from_range(RangeResult(0, 1, 1, 0, 0))
-    fields = a.rows.with_target(Target(target, a.task) if target and a.task else None)
-    with _refused_explained(a.schema):
-        built = build(a.options, fields, a.roles, TargetUse(target, grid) if target else None)
-    passes = Passes(built.steps, fields)
-    features, unused = [], {}
-    for name, field in passes.fields.items():
-        if name in a.roles:
-            unused[name] = f"is {a.roles[name]}"
-        elif name in built.dropped:
-            unused[name] = "is dropped"
-        elif field.to_model:
-            features.append(name)
-        else:
-            unused[name] = f"is {field.kind} and not encoded"
-    unused |= {name: why for name, why in a.schema.refused.items() if name not in unused}
-    if not features:
-        raise ConfigError(
-            f"No column is left for the model: {listing((f'{n} {why}' for n, why in unused.items()), 6)}",
-            "Expected at least one number or encoded category",
-            "Add a categorify, target_encode or dates step under features",
-        )
-    return Design(built, passes, tuple(features), unused)
-
-
 def _target_kin(pipeline: Pipeline) -> dict[str, str]:
     """Columns that would give the target away: what it is derived of, and what is derived of that or of it."""
     target = pipeline.data.target
@@ -370,58 +325,10 @@ def _target_kin(pipeline: Pipeline) -> dict[str, str]:
     return kin
 
 
-def plan_of(a: Assembled, d: Design, hardware: Hardware, learned: Learned | None = None) -> Plan:
-    """Make the plan of a bound pipeline; see `planning.make`."""
-    pipeline = a.pipeline
-    facts = hardware.host(cache_dir(pipeline))
-    base = {c for step in d.passes.steps for c in step.inputs} | set(d.features) | set(a.use.columns)
-    columns, _ = a.rows.sources([c for c in base if c in a.rows.fields])
-    settings = Settings(
-        (a.engine.name, a.engine_reason),
-        (a.runner.name, a.runner_reason),
-        memory_limit(pipeline.memory.limit, facts),
-        None if pipeline.memory.chunk_rows == "auto" else int(pipeline.memory.chunk_rows),
-        pipeline.model.params if pipeline.model else None,
-        int(pipeline.model.params.get("max_bin", 256)) if pipeline.model else 256,
-        pipeline.model.cuts if pipeline.model else "own",
-        SAMPLE_ROWS if pipeline.model and pipeline.model.cuts == "own" else 0,
-    )
-    shape = DataShape(
-        a.n_rows,
-        len(a.footers),
-        sum(_value_bytes(c.dtype) for c in columns) + 8,
-        max((n for f in a.footers for n in f.group_rows), default=0),
-        max((t.part.n_rows for t in a.tasks), default=0),
-        sum(sum(f.group_bytes) for f in a.footers) if any(c.levels == "text" for c in columns) else 0,
-    )
-    return make(shape, settings, Work(d.features, tuple(_passes(a, d)), d.unused), learned)
-
-
-def _passes(a: Assembled, d: Design) -> Iterator[dict[str, Any]]:
-    yield {"name": "survey", "steps": [], "columns": survey_columns(a)}
-    for number, planned in enumerate(d.passes.plan(), 1):
-        yield {"name": f"features {number}", "steps": list(planned.steps), "columns": list(planned.columns)}
-    _, base = d.passes.needed(d.features)
-    last = "matrix" if a.pipeline.model else "write features"
-    yield {"name": last, "steps": [], "columns": sorted({*base, *a.use.columns})}
-
-
-def survey_columns(a: Assembled) -> list[str]:
-    """Columns that the survey looks at."""
-    weight = a.pipeline.data.weight
-    return sorted({*a.use.columns, *([weight] if weight else [])})
-
-
-def cache_dir(pipeline: Pipeline) -> Path:
-    """Folder for cached features and the pages of external matrices."""
-    if pipeline.cache.dir == "auto":
-        return Path(tempfile.gettempdir())
-    return pipeline.base_dir / Path(pipeline.cache.dir).expanduser()
-
-
-def _value_bytes(dtype: str) -> int:
-    digits = dtype.lstrip("uintfloa")
-    return int(digits) // 8 if digits.isdigit() else 8
+def on_engine(a: Assembled, plan: Plan, note: Callable[[str], None]) -> Assembled:
+    """Have rows read by the engine of this process, its memory set up as the plan has it; `note` as in `Rows`."""
+    engine = set_up(a.place, a.pipeline, plan)
+    return replace(a, rows=replace(a.rows, engine=engine, readers=plan.readers, note=note))
 
 
 def files_of(a: Assembled) -> list[File]:

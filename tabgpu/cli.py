@@ -66,6 +66,10 @@ _keep = click.option("--keep", multiple=True, metavar="COLUMN", help="Column of 
 _table = click.option(
     "--table", "tables", multiple=True, metavar="NAME=PATH", help="Use another file for a joined table."
 )
+_engine = click.option("--engine", default="auto", metavar="ENGINE", help="auto, cpu or gpu.")
+_cluster = click.option(
+    "--cluster", metavar="KEY=VALUE", multiple=True, help="Work on workers, as workers=4 or address=tcp://host:8786."
+)
 _overwrite = click.option("--overwrite", is_flag=True, help="Replace the output folder if it is not empty.")
 
 
@@ -112,6 +116,8 @@ def run(pipeline: str, overrides: tuple[str, ...], sample: str | None, as_json: 
 @_keep
 @_table
 @_overwrite
+@_engine
+@_cluster
 @_json
 @_debug
 def score(bundle: str, data: tuple[str, ...], out: str, as_json: bool, debug: bool, **options: Any) -> None:
@@ -128,6 +134,8 @@ def score(bundle: str, data: tuple[str, ...], out: str, as_json: bool, debug: bo
 @_keep
 @_table
 @_overwrite
+@_engine
+@_cluster
 @_json
 @_debug
 def transform(bundle: str, data: tuple[str, ...], out: str, as_json: bool, debug: bool, **options: Any) -> None:
@@ -137,6 +145,19 @@ def transform(bundle: str, data: tuple[str, ...], out: str, as_json: bool, debug
     _print(done, as_json, report.written)
 
 
+@cli.command()
+@_json
+@_debug
+def doctor(as_json: bool, debug: bool) -> None:
+    """Check machine, GPUs and installed packages, and try the engines; exit 0 if all can work, else 4."""
+    with deferred():
+        from .doctor import examine
+    found = examine()
+    _print(found.to_json(), as_json, lambda _: str(found))
+    if not found.healthy:
+        raise click.exceptions.Exit(4)
+
+
 def _write_options(options: dict[str, Any]) -> dict[str, Any]:
     tables = {}
     for pair in options.pop("tables"):
@@ -144,7 +165,15 @@ def _write_options(options: dict[str, Any]) -> dict[str, Any]:
         if not equals:
             raise click.UsageError(f"--table is {pair!r}. Expected NAME=PATH.")
         tables[name] = path
-    return {**options, "tables": tables}
+    cluster = {}
+    for pair in options.pop("cluster"):
+        name, equals, value = ("workers", "=", pair) if pair.isdecimal() else pair.partition("=")
+        if not equals:
+            raise click.UsageError(
+                f"--cluster is {pair!r}. Expected KEY=VALUE. Write --cluster workers=4, or address=tcp://host:8786."
+            )
+        cluster[name] = int(value) if value.isdecimal() else value
+    return {**options, "tables": tables, "cluster": cluster or None}
 
 
 def _modules() -> tuple[ModuleType, ModuleType]:
@@ -216,7 +245,7 @@ def _answered(words: list[str]) -> int:
     """Exit code of a command."""
     as_json, debug = "--json" in words, "--debug" in words
     try:
-        cli.main(args=words, prog_name="tabgpu", standalone_mode=False)
+        code = cli.main(args=words, prog_name="tabgpu", standalone_mode=False)
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
@@ -237,7 +266,7 @@ def _answered(words: list[str]) -> int:
             return _interrupted(_came[0], as_json)
         traceback.print_exc()
         return _fail(f"This is a bug in tabgpu: {type(error).__name__}: {error}", 1, as_json, "Bug")
-    return 0
+    return code or 0  # of `Exit`, which click does not raise here
 
 
 def _write(text: str) -> int:

@@ -166,6 +166,8 @@ class Chunk:
 
     def take(self, rows: Array) -> Chunk:
         """Pick rows of every column by a bool mask, an index array or a slice."""
+        if not isinstance(rows, slice) and rows.dtype == bool:  # once, and not once a column; a device is waited for
+            rows = self.xp.flatnonzero(rows)
         columns = {n: c.take(rows) for n, c in self.columns.items()}
         return replace(self, columns=columns, identity=self.identity[rows], _memory={})
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .columns import Chunk
 from .data.rows import Rows, Task, Use
 from .errors import DataError
 from .features.contract import Fitted, State
@@ -33,7 +34,10 @@ class PassJob:
         for chunk in rows.open(task.part, columns, self.chunk_rows):
             train = rows.pick(chunk, self.use, task, 0)
             if train is not None:
-                yield self.passes.observe_chunk(train, self.wishes, self.fitted)
+                yield from rows.in_pieces(train, self._observe)
+
+    def _observe(self, chunk: Chunk) -> dict[Key, State]:
+        return self.passes.observe_chunk(chunk, self.wishes, self.fitted)
 
     def merge(self, states: Sequence[dict[Key, State]]) -> dict[Key, State]:
         """State of all together."""

@@ -7,14 +7,21 @@ collection back, of which nothing is computed yet. No library is imported here: 
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from .errors import DataError, listing
+from . import runners
+from .errors import ConfigError, DataError, listing
+
+_GROUP_ROWS = 250_000
 
 
 def library_of(frame: Any) -> str:
@@ -65,6 +72,48 @@ def frame_like(frame: Any, table: pa.Table) -> Any:
     return table
 
 
+@contextmanager
+def as_files(frame: Any, folder: Path, client: Any = None) -> Iterator[Path]:
+    """A frame as Parquet files, for as long as the block lasts.
+
+    A run reads its data several times, and a row's identity is its place in a file: so a frame becomes files first.
+    Partitions of a Dask data frame are written by the workers that compute them, and never come to this process.
+
+    Parameters
+    ----------
+    frame : frame
+        As for `table_of`, or a Dask data frame.
+    folder : Path
+        New; where the files lie. Workers have to see it too.
+    client : distributed.Client, optional
+        For a Dask data frame.
+
+    Raises
+    ------
+    ConfigError
+        If a Dask data frame comes without a client.
+    DataError
+        If the frame cannot be used.
+    """
+    folder.mkdir(parents=True)
+    try:
+        if library_of(frame) != "dask":
+            pq.write_table(table_of(frame), folder / "frame.parquet", row_group_size=_GROUP_ROWS)
+        elif not _is_dask_frame(frame):
+            raise _no_dask_frame(frame)
+        elif client is None:
+            raise ConfigError(
+                "data is a Dask data frame, and there is no client",
+                "Expected the client of the workers that compute it",
+                "Pass client=Client(...) beside data",
+            )
+        else:
+            runners.write_frame(client, frame, folder)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def by_pieces(collection: Any, answer: Callable[[Any], Any], columns: list[str]) -> Any:
     """Answer every partition of a Dask collection where it lies.
 
@@ -81,9 +130,29 @@ def by_pieces(collection: Any, answer: Callable[[Any], Any], columns: list[str])
     -------
     dask.dataframe.DataFrame
         Lazy, with the index and the partitions of `collection`.
+
+    Raises
+    ------
+    DataError
+        If it is another collection than a data frame.
     """
+    if not _is_dask_frame(collection):
+        raise _no_dask_frame(collection)
     piece = Piece(answer, columns)
     return collection.map_partitions(piece, meta=piece(collection._meta))
+
+
+def _is_dask_frame(collection: Any) -> bool:
+    """Whether it is a table: a Dask series has columns too, and a Dask array may have two dimensions."""
+    return hasattr(collection, "columns") and collection.ndim == 2
+
+
+def _no_dask_frame(collection: Any) -> DataError:
+    return DataError(
+        f"The data is a Dask {type(collection).__name__}, which is no table with columns",
+        "Expected a Dask data frame",
+        "Make one of it with its to_frame() or to_dataframe(), or pass a path",
+    )
 
 
 class Piece:

@@ -183,7 +183,7 @@ def argsort_keys(keys: Array) -> Array:
         Shape (n,).
     """
     xp = array_module(keys)
-    if len(keys) < 1000:
+    if len(keys) < 1000 or xp is not np:  # a device sorts by radix itself
         return xp.argsort(keys, kind="stable")
     order = xp.argsort((keys >> np.uint64(32)).astype("uint16"), kind="stable")
     order = order[xp.argsort((keys >> np.uint64(48)).astype("uint16")[order], kind="stable")]
@@ -227,6 +227,8 @@ class KeyTable:
     def _index(self) -> tuple[np.uint64, Array] | None:
         """Shift to a bucket and the first row of each bucket; None where bisection serves better."""
         xp = array_module(self.keys)
+        if xp is not np:  # one kernel that bisects, where each step between buckets would wait for the device
+            return None
         bits = max(1, len(self.keys).bit_length())
         shift = np.uint64(64 - bits)
         size = xp.bincount((self.keys >> shift).view("int64"), minlength=2**bits)

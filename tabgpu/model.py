@@ -243,7 +243,8 @@ class Model:
         if not done.n_rows:
             return np.empty(0, np.float32)
         matrix = self.engine.matrix(done.columns, self.features, done.n_rows)
-        return self.engine.to_host(booster.predict(loaded, matrix, self.pipeline.best_iteration))
+        with self.engine.training():  # else XGBoost asks the driver for memory, and keeps it
+            return self.engine.to_host(booster.predict(loaded, matrix, self.pipeline.best_iteration))
 
     def arrays(self, done: Chunk) -> dict[str, pa.Array]:
         """Features of a transformed chunk as Arrow arrays, codes as numbers."""

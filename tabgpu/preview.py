@@ -8,15 +8,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from .assemble import assemble, design
+from .assemble import assemble
 from .columns import Chunk
 from .config import load as load_pipeline
 from .data.rows import Rows, Use
 from .data.splits import OUTSIDE
+from .design import design
 from .errors import ConfigError
 from .files import Part
 from .fit import Fitter
+from .hardware import SystemHardware
 from .model import feature_array
+from .place import cache_dir, this_process
 from .stages import take_survey
 from .workflow import Overrides, Source
 
@@ -58,7 +61,8 @@ def preview(source: Source, rows: int = 1000, *, set: Overrides = ()) -> pa.Tabl
     """
     if rows < 1:
         raise ConfigError(f"rows is {rows}", "Expected at least 1 row to look at", "Pass rows=1000, or leave it out")
-    a = assemble(load_pipeline(source, set), read_tables=True)
+    pipeline = load_pipeline(source, set)
+    a = assemble(pipeline, this_process(SystemHardware().host(cache_dir(pipeline))), read_tables=True)
     known: dict[str, Any] = {f.name: getattr(a.rows, f.name) for f in fields(Rows)}
     first = next(t for t in a.tasks if t.side in (None, 0))
     use = Use(None, a.use.filter, a.use.target)

@@ -12,19 +12,9 @@ def plan(value: dict[str, Any]) -> str:
     """A plan (`Plan.to_json`) as text."""
     predicted = value["predicted"]
     passes = [(p["name"], ", ".join(p["steps"]) or "-", _wrapped(p["columns"])) for p in value["passes"]]
-    terms = [
-        (
-            t["name"],
-            format_bytes(t["bytes"]),
-            "" if t["high_bytes"] == t["bytes"] else f"up to {format_bytes(t['high_bytes'])}",
-        )
-        for t in predicted["terms"]
-    ]
-    terms.append(
-        ("sum", format_bytes(predicted["host_peak_bytes"]), f"limit {format_bytes(value['memory_limit_bytes'])}")
-    )
+    workers = f" with {value['workers']} workers" if value["runner"] != "serial" else ""
     lines = [
-        f"{format_rows(value['rows'])} rows, {value['engine']} engine, {value['runner']} runner",
+        f"{format_rows(value['rows'])} rows, {value['engine']} engine, {value['runner']} runner{workers}",
         "",
         "Passes over the data (a later pass may turn out not to be needed)",
         *_table(passes),
@@ -33,7 +23,11 @@ def plan(value: dict[str, Any]) -> str:
     ]
     if value["unused"]:
         lines.append(f"Not used: {', '.join(f'{name} ({why})' for name, why in value['unused'].items())}")
-    lines += ["", "Memory", *_table(terms), "", "Why", *(f"  {reason}" for reason in value["reasons"])]
+    whose = " of each worker" if workers else ""
+    lines += ["", f"Memory{whose}", *_terms(predicted["terms"], value["memory_limit_bytes"])]
+    if predicted["device_terms"]:
+        lines += ["", f"GPU memory{whose}", *_terms(predicted["device_terms"], value["device_memory_limit_bytes"])]
+    lines += ["", "Why", *(f"  {reason}" for reason in value["reasons"])]
     return "\n".join(lines)
 
 
@@ -57,6 +51,12 @@ def written(value: dict[str, Any]) -> str:
         f"{format_rows(value['rows'])} rows in {value['files']} files written to {value['out']} in {took}, "
         f"{format_bytes(value['memory']['measured_peak_bytes'])} of memory at the peak"
     )
+
+
+def _terms(terms: Sequence[dict[str, Any]], limit: int) -> list[str]:
+    rows = [(t["name"], format_bytes(t["bytes"]), _most(t)) for t in terms]
+    rows.append(("sum", format_bytes(sum(t["bytes"] for t in terms)), f"limit {format_bytes(limit)}"))
+    return _table(rows)
 
 
 def _most(term: dict[str, Any]) -> str:

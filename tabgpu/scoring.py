@@ -116,6 +116,7 @@ def score_files(model: Model, runner: Runner, files: Sequence[File], output: Out
     booster = None if model.booster is None else np.frombuffer(model.booster, np.uint8)
     with output_folder(output.folder, output.overwrite, inputs) as temporary:
         _check_kept(kept, answers, model.check_files(files))
+        runner.check_files(files, temporary)
         work = ScoreFile(model.pipeline, booster, model.name, what, kept, str(temporary))
         work.models[id(model.rows)] = model
         rows = sum(runner.each(model.rows, work, files))

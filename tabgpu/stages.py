@@ -6,7 +6,8 @@ Each takes what the stages before it made and returns what the next needs; `tabg
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from . import bundle, config, wire
-from .assemble import Assembled, Design, cache_dir, files_of
+from .assemble import Assembled, files_of
 from .columns import Chunk, Column
 from .data.rows import Rows, Task, Use
 from .data.splits import SIDES, TimeSplit
 from .data.target import Target
+from .design import Design
 from .engine import Engine
 from .errors import DataError
 from .features.contract import Fitted
@@ -30,6 +32,7 @@ from .fit import Fitter, Progress
 from .hardware import MemoryMonitor
 from .model import FittedPipeline, feature_array
 from .outputs import FileWriter, output_folder
+from .place import cache_dir
 from .planning import SAMPLE_ROWS, Plan
 from .run_folder import RunFolder
 from .survey import (
@@ -47,7 +50,7 @@ from .survey import (
 if TYPE_CHECKING:  # XGBoost is imported when a model is trained
     from .train.booster import Checkpoint, Trained
     from .train.run import ModelOptions
-    from .train.share import BlockJob
+    from .train.share import BlockJob, BlocksFound
 
 
 @dataclass(frozen=True)
@@ -62,16 +65,45 @@ class Watch:
         Keeps the peak of every stage.
     say : callable
         Told what begins, one sentence at a time.
+    engine : Engine
+        Notes the peak of each stage too, and tells profilers where it begins and ends.
     """
 
     folder: RunFolder
     memory: MemoryMonitor
     say: Progress
+    engine: Engine
+    _stage: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def enter(self, stage: str) -> None:
-        """A stage begins."""
+        """A stage begins, and the one before it ends."""
+        self.leave()
         self.folder.stage(stage)
         self.memory.stage(stage)
+        self._stage.enter_context(self.engine.stage(stage))
+
+    def leave(self) -> None:
+        """The stage ends."""
+        self._stage.close()
+
+    def note(self, message: str) -> None:
+        """Something did not go as planned, and what was done about it."""
+        self.folder.event("note", message=message)
+        self.say(f"note: {message}")
+
+
+def device_memory(a: Assembled, plan: Plan) -> dict[str, Any] | None:
+    """What was planned and measured of the memory of this process's device; None where there is none."""
+    if plan.device_limit_bytes is None:
+        return None
+    use = a.engine.memory
+    return {
+        "limit_bytes": plan.device_limit_bytes,
+        "predicted_peak_bytes": plan.device_peak_bytes,
+        "measured_peak_bytes": use.peak_bytes,
+        "stages": dict(use.stage_peaks),
+        "spilled_bytes": use.spilled_bytes,
+    }
 
 
 def take_survey(a: Assembled, chunk_rows: int) -> tuple[Assembled, Survey, TargetGrid | None]:
@@ -136,7 +168,7 @@ def train_model(
     fitted: Mapping[int, Fitted],
     found: Survey,
     watch: Watch,
-    replan: Callable[[bool], Plan],
+    replan: Callable[[BlocksFound], Plan],
 ) -> Outcome:
     """Make blocks of all used rows, train on them, and evaluate every side; `probe_model` has come before.
 
@@ -153,19 +185,22 @@ def train_model(
         watch.say(f"matrix: {len(d.features)} features of {sum(found.rows[s] for s in SIDES):,} rows")
         made = group.make_blocks()
         made.varying.check(d.features)
-        plan = replan(made.has_missing)
+        plan = replan(made)
         watch.enter("train")
         watch.say(f"train: up to {model.rounds} rounds, {plan.matrix} matrix")
         hooks = Hooks(checkpoint=_saver(watch.folder), on_round=_reporter(watch.say))
-        trained = group.fit(_model_options(model, plan, a.engine.device), hooks)
+        trained = group.fit(_model_options(model, plan, a.place.device), hooks)
         watch.enter("evaluate")
         metrics = group.evaluate(a.task or "regression")
         return Outcome(trained, metrics, plan, group.report())
 
 
 def _block_job(a: Assembled, d: Design, plan: Plan, fitted: Mapping[int, Fitted], found: Survey) -> BlockJob:
+    from .train.sampling import share_of
     from .train.share import BlockJob
 
+    model = a.pipeline.model
+    assert model is not None, "blocks are made for models alone"
     rows = {side: found.rows[side] for side in SIDES if found.rows[side]}
     return BlockJob(
         passes=d.passes,
@@ -173,13 +208,14 @@ def _block_job(a: Assembled, d: Design, plan: Plan, fitted: Mapping[int, Fitted]
         features=tuple(d.features),
         use=a.use,
         weight=a.pipeline.data.weight,
-        sample=_sample(d, rows["train"]) if a.pipeline.model and a.pipeline.model.cuts == "own" else None,
+        sample=_sample(d, rows["train"]) if model.cuts == "own" else None,
         sides=tuple(rows),
         chunk_rows=plan.chunk_rows,
         block_rows=plan.block_rows,
         cache=plan.cache or "memory",
         directory=str(cache_dir(a.pipeline)),
         n_rows=rows if a.runner.workers == 1 else {},
+        draws_rows=model.cuts == "own" and share_of(model.params) is not None,
     )
 
 
@@ -216,7 +252,7 @@ def _model_options(model: config.Model, plan: Plan, device: str) -> ModelOptions
         device,
         checkpoint_every=model.checkpoint_every,
     )
-    return ModelOptions(spec, model.cuts, plan.matrix or "in_core")
+    return ModelOptions(spec, model.cuts, plan.matrix or "in_core", plan.matrix_options)
 
 
 def _saver(folder: RunFolder) -> Callable[[Checkpoint], None]:

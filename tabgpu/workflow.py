@@ -7,24 +7,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
-from . import runners
-from .assemble import assemble, design, files_of, plan_of
+from .assemble import Assembled, assemble, files_of, on_engine
 from .config import Pipeline
 from .config import load as load_pipeline
+from .design import Design, design, plan_of
 from .errors import DataError
+from .features.contract import Fitted
 from .files import find, read_footer
-from .hardware import Hardware, MemoryMonitor, SystemHardware
-from .model import Model, load
+from .frames import as_files
+from .hardware import DeviceMonitor, Hardware, MemoryMonitor, SystemHardware
+from .model import load
+from .place import Wish, find_place, wish_of, wish_of_pipeline
 from .planning import Learned, Plan
+from .result import Run
 from .run_folder import RunFolder, fingerprint, git_revision, versions
 from .schema import unify
-from .scoring import Output, What, score_files
+from .scoring import Output, score_files
 from .stages import (
+    Outcome,
     Watch,
+    device_memory,
     fit_features,
     fitted_bytes,
     probe_model,
@@ -33,7 +40,11 @@ from .stages import (
     train_model,
     write_features,
 )
-from .units import format_bytes, format_rows, format_seconds, parse_share
+from .survey import Survey
+from .units import format_rows, parse_share
+
+if TYPE_CHECKING:  # XGBoost is imported when a model is trained
+    from .train.share import BlocksFound
 
 Source = str | Path | Mapping[str, Any] | Pipeline
 Overrides = Mapping[str, Any] | Sequence[str]
@@ -44,61 +55,7 @@ def _silent(message: str) -> None:
     """Report nothing."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run that ended well.
-
-    Parameters
-    ----------
-    folder : Path
-        The run folder; its ``model`` is the bundle.
-    metrics : dict
-        Metrics by side and name; empty for ``model: null``.
-    summary : dict
-        What ``run --json`` prints.
-    plan : Plan
-        The plan it followed.
-    """
-
-    folder: Path
-    metrics: dict[str, dict[str, float | None]]
-    summary: dict[str, Any] = field(repr=False)
-    plan: Plan = field(repr=False)
-
-    @property
-    def model(self) -> Model:
-        """The fitted pipeline, loaded from the run folder."""
-        return load(self.folder)
-
-    def __str__(self) -> str:
-        rows = ", ".join(f"{format_rows(n)} {side}" for side, n in self.summary["rows"].items() if n)
-        memory = self.summary["memory"]
-        lines = [f"Run {self.folder}", f"  rows     {rows}"]
-        for side, values in self.metrics.items():
-            shown = "  ".join(f"{name} {'-' if v is None else f'{v:.4f}'}" for name, v in values.items())
-            lines.append(f"  {side:<8} {shown}")
-        lines.append(
-            f"  memory   {format_bytes(memory['measured_peak_bytes'])} at the peak, "
-            f"{format_bytes(memory['predicted_peak_bytes'])} predicted, limit {format_bytes(memory['limit_bytes'])}"
-        )
-        lines.append(f"  time     {format_seconds(sum(self.summary['timings_s'].values()))}")
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        names = sorted({n for values in self.metrics.values() for n in values})
-        head = "".join(f"<th>{escape(n)}</th>" for n in names)
-        body = "".join(
-            f"<tr><th>{escape(side)}</th>"
-            + "".join(f"<td>{'' if values.get(n) is None else format(values[n], '.4f')}</td>" for n in names)
-            + "</tr>"
-            for side, values in self.metrics.items()
-        )
-        return f"<table><tr><th></th>{head}</tr>{body}</table><p>{escape(str(self.folder))}</p>"
-
-
-def plan(source: Source, *, set: Overrides = (), hardware: Hardware | None = None) -> Plan:
+def plan(source: Source, *, set: Overrides = (), hardware: Hardware | None = None, client: Any = None) -> Plan:
     """Say what a run would do, from footers and hardware alone.
 
     Parameters
@@ -109,6 +66,8 @@ def plan(source: Source, *, set: Overrides = (), hardware: Hardware | None = Non
         Overrides, as ``--set`` on the command line.
     hardware : Hardware, optional
         Facts of this machine by default.
+    client : distributed.Client, optional
+        Work on its workers, in place of ``cluster``; it stays open.
 
     Raises
     ------
@@ -117,8 +76,10 @@ def plan(source: Source, *, set: Overrides = (), hardware: Hardware | None = Non
     ResourceError
         If it cannot fit under the memory limit: shows the sum.
     """
-    a = assemble(load_pipeline(source, set), read_tables=False)
-    return plan_of(a, design(a), hardware or SystemHardware())
+    pipeline = load_pipeline(source, set)
+    place = find_place(wish_of_pipeline(pipeline), hardware or SystemHardware(), client)
+    a = assemble(pipeline, place, read_tables=False)
+    return plan_of(a, design(a))
 
 
 def run(
@@ -128,87 +89,151 @@ def run(
     sample: float | str | None = None,
     progress: Progress = _silent,
     hardware: Hardware | None = None,
+    client: Any = None,
+    data: Any = None,
 ) -> Run:
     """Fit the features, train, evaluate, and write a run folder.
 
     Parameters
     ----------
-    source, set, hardware
+    source, set, hardware, client
         As in `plan`.
     sample : float or str, optional
         Use this share of the rows alone, such as 0.02 or '2%', to try a pipeline.
     progress : callable
         Told what begins, one sentence at a time.
+    data : frame, optional
+        In place of ``data.source``: a pandas, Polars, cuDF or pyarrow frame, or a Dask data frame beside `client`. Its
+        rows are written to Parquet files in the output folder, by the workers where it is Dask's, for the time of the
+        run.
 
     Raises
     ------
     TabgpuError
-        ConfigError, DataError or ResourceError; the run folder's ``status.json`` then says the same.
+        ConfigError, DataError, ResourceError or ClusterError; the run folder's ``status.json`` then says the same.
     """
-    hardware = hardware or SystemHardware()
+    if data is not None:
+        output = _output_of(load_pipeline(source, _with_source(set, ".")))
+        with as_files(data, output / f".data-{uuid4().hex}", client) as files:
+            wanted = _with_source(set, str(files))
+            return run(source, set=wanted, sample=sample, progress=progress, hardware=hardware, client=client)
     pipeline = load_pipeline(source, set)
-    a = assemble(pipeline, read_tables=True, sample=None if sample is None else parse_share(sample, "--sample"))
+    place = find_place(wish_of_pipeline(pipeline), hardware or SystemHardware(), client)
+    a = assemble(pipeline, place, read_tables=True, sample=None if sample is None else parse_share(sample, "--sample"))
     d = design(a)
-    first = plan_of(a, d, hardware)
+    first = plan_of(a, d)
     probe_model(a, d, first)
-    output = pipeline.base_dir / Path(pipeline.output).expanduser()
     with (
-        a.runner,
-        RunFolder.create(output, pipeline.name, pipeline.digest) as folder,
+        RunFolder.create(_output_of(pipeline), pipeline.name, pipeline.digest) as folder,
         MemoryMonitor() as memory,
+        DeviceMonitor(lambda sample: folder.event("sample", **sample)) as devices,
     ):
+        watch = Watch(folder, memory, progress, a.engine)
         folder.write_text("pipeline.yaml", pipeline.to_yaml(folder=folder.path))
         folder.write_json("plan.json", first.to_json())
         manifest = _manifest(a.pipeline, [f.path for f in files_of(a)])
         folder.write_json("manifest.json", manifest)
-        watch = Watch(folder, memory, progress)
-        watch.enter("survey")
-        progress(f"survey: {format_rows(a.n_rows)} rows in {len(a.footers)} files")
-        a, found, grid = take_survey(a, first.chunk_rows)
-        d = design(a, grid)
-        watch.enter("features")
-        fitted = fit_features(a, d, first, watch)
-        used = sum(n for side, n in found.rows.items() if side != "outside")
-        learned = Learned(fitted_bytes(a, fitted), found.rows["train"], used)
-        final = plan_of(a, d, hardware, learned)
-        outcome = written = None
-        if pipeline.model is None:
-            watch.enter("write")
-            written = write_features(a, d, final, fitted, watch)
-        else:
-            outcome = train_model(
-                a, d, final, fitted, found, watch, lambda m: plan_of(a, d, hardware, replace(learned, has_missing=m))
-            )
-            final = outcome.plan
-            folder.write_json("metrics.json", {"metrics": outcome.metrics, "history": outcome.trained.history})
-        folder.write_json("plan.json", final.to_json())
-        _check_unchanged(manifest["inputs"])
-        watch.enter("save")
-        digest = save_bundle(a, d, fitted, outcome, folder.path / "model")
-        summary: dict[str, Any] = {
-            "run": str(folder.path),
-            "status": "done",
-            "metrics": outcome.metrics if outcome else {},
-            "best_iteration": outcome.trained.best_iteration if outcome else None,
-            "rows": found.rows,
-            "rows_without_target": found.without_target,
-            "features": len(d.features),
-            "written": written,
+        watch.enter("start")
+        a.runner.at_most(first.workers)
+        with a.runner:
+            a.runner.check_files(files_of(a), folder.path)
+            a = on_engine(a, first, watch.note)
+            done = _stages(a, first, watch)
+            _check_unchanged(manifest["inputs"])
+            watch.enter("save")
+            digest = save_bundle(done.bound, done.design, done.fitted, done.outcome, folder.path / "model")
+            watch.leave()
+        summary = {
+            **_summary(a, done, folder),
             "model_digest": digest,
-            "workers": outcome.workers if outcome else {},
-            "memory": {
-                "limit_bytes": final.limit_bytes,
-                "predicted_peak_bytes": final.peak_bytes,
-                "measured_peak_bytes": memory.peak_bytes,
-                "stages": dict(memory.stage_peaks),
-            },
+            "memory": _memory(done.plan, memory),
+            "device_memory": device_memory(a, done.plan),
+            "machine": devices.summary(),
             "timings_s": folder.timings_s,
-            "resumed": False,
-            "drift": list(a.schema.drift),
         }
         folder.write_json("result.json", summary)
         folder.finish("done", 0)
-    return Run(folder.path, summary["metrics"], summary, final)
+    return Run(folder.path, summary["metrics"], summary, done.plan)
+
+
+def _output_of(pipeline: Pipeline) -> Path:
+    return pipeline.base_dir / Path(pipeline.output).expanduser()
+
+
+def _with_source(overrides: Overrides, folder: str) -> Overrides:
+    if isinstance(overrides, Mapping):
+        return {**overrides, "data.source": folder}
+    return [*overrides, f"data.source={folder}"]
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What the stages of a run gave; `bound` knows the labels of the target."""
+
+    bound: Assembled
+    design: Design
+    fitted: dict[int, Fitted]
+    found: Survey
+    outcome: Outcome | None
+    written: dict[str, int] | None
+    plan: Plan
+
+
+def _stages(a: Assembled, first: Plan, watch: Watch) -> _Done:
+    """Survey, features, and training or writing; the plan is made again after each."""
+    folder = watch.folder
+    watch.enter("survey")
+    watch.say(f"survey: {format_rows(a.n_rows)} rows in {len(a.footers)} files")
+    a, found, grid = take_survey(a, first.chunk_rows)
+    d = design(a, grid)
+    watch.enter("features")
+    fitted = fit_features(a, d, first, watch)
+    used = sum(n for side, n in found.rows.items() if side != "outside")
+    learned = Learned(fitted_bytes(a, fitted), found.rows["train"], used, device=first.device)
+    final = plan_of(a, d, learned)
+    outcome = written = None
+    if a.pipeline.model is None:
+        watch.enter("write")
+        written = write_features(a, d, final, fitted, watch)
+    else:
+
+        def replan(made: BlocksFound) -> Plan:
+            known = replace(learned, has_missing=made.has_missing, has_complete_row=made.has_complete_row)
+            return plan_of(a, d, known)
+
+        outcome = train_model(a, d, final, fitted, found, watch, replan)
+        final = outcome.plan
+        folder.write_json("metrics.json", {"metrics": outcome.metrics, "history": outcome.trained.history})
+    folder.write_json("plan.json", final.to_json())
+    return _Done(a, d, fitted, found, outcome, written, final)
+
+
+def _summary(a: Assembled, done: _Done, folder: RunFolder) -> dict[str, Any]:
+    outcome = done.outcome
+    return {
+        "run": str(folder.path),
+        "status": "done",
+        "metrics": outcome.metrics if outcome else {},
+        "best_iteration": outcome.trained.best_iteration if outcome else None,
+        "rows": done.found.rows,
+        "rows_without_target": done.found.without_target,
+        "features": len(done.design.features),
+        "written": done.written,
+        "engine": done.plan.engine,
+        "runner": {"name": done.plan.runner, "workers": done.plan.workers, **(outcome.workers if outcome else {})},
+        "resumed": False,
+        "notes": list(a.engine.notes),
+        "drift": list(a.schema.drift),
+    }
+
+
+def _memory(plan: Plan, memory: MemoryMonitor) -> dict[str, Any]:
+    return {
+        "limit_bytes": plan.limit_bytes,
+        "predicted_peak_bytes": plan.peak_bytes,
+        "measured_peak_bytes": memory.peak_bytes,
+        "stages": dict(memory.stage_peaks),
+    }
 
 
 def _manifest(pipeline: Pipeline, paths: Sequence[str]) -> dict[str, Any]:
@@ -234,7 +259,7 @@ def _check_unchanged(inputs: list[dict[str, Any]]) -> None:
             )
 
 
-def score(
+def score(  # noqa: PLR0913  # what a verb is asked with are its options
     bundle: str | Path,
     data: str | Sequence[str],
     out: str | Path,
@@ -242,6 +267,9 @@ def score(
     keep: Sequence[str] = (),
     tables: Mapping[str, str | Path] | None = None,
     overwrite: bool = False,
+    engine: str = "auto",
+    cluster: Mapping[str, Any] | None = None,
+    client: Any = None,
 ) -> dict[str, Any]:
     """Score files: one Parquet file of predictions for each input file, rows in order.
 
@@ -259,16 +287,28 @@ def score(
         Parquet files that replace joined tables, by name.
     overwrite : bool
         Whether `out` may be replaced.
+    engine : {'auto', 'cpu', 'gpu'}
+        Where arrays live.
+    cluster : mapping, optional
+        Workers that score files in parallel, as in the pipeline file: ``{"workers": 4}``.
+    client : distributed.Client, optional
+        Work on its workers, in place of `cluster`; it stays open.
 
     Returns
     -------
     dict
         What ``score --json`` prints.
+
+    Raises
+    ------
+    TabgpuError
+        ConfigError, DataError, ResourceError or ClusterError.
     """
-    return _write_files("predictions", bundle, data, out, keep, tables, overwrite)
+    output = Output(Path(out), keep, overwrite, "predictions")
+    return _write_files(bundle, data, output, tables, wish_of(engine, cluster), client)
 
 
-def transform(
+def transform(  # noqa: PLR0913  # as above
     bundle: str | Path,
     data: str | Sequence[str],
     out: str | Path,
@@ -276,25 +316,34 @@ def transform(
     keep: Sequence[str] = (),
     tables: Mapping[str, str | Path] | None = None,
     overwrite: bool = False,
+    engine: str = "auto",
+    cluster: Mapping[str, Any] | None = None,
+    client: Any = None,
 ) -> dict[str, Any]:
     """Write the features of files as the model sees them; parameters as in `score`."""
-    return _write_files("features", bundle, data, out, keep, tables, overwrite)
+    output = Output(Path(out), keep, overwrite, "features")
+    return _write_files(bundle, data, output, tables, wish_of(engine, cluster), client)
 
 
 def _write_files(
-    what: What, bundle: Any, data: Any, out: Any, keep: Any, tables: Any, overwrite: bool
+    bundle: str | Path,
+    data: str | Sequence[str],
+    output: Output,
+    tables: Mapping[str, str | Path] | None,
+    wish: Wish,
+    client: Any,
 ) -> dict[str, Any]:
     began = time.monotonic()
     with MemoryMonitor() as memory:
-        model = load(bundle, tables)
-        loaded = time.monotonic()
+        place = find_place(wish, SystemHardware(), client)
+        model = load(bundle, tables, place.engine.name)
         files = find(data if isinstance(data, str) else [str(d) for d in data], Path.cwd(), "DATA")
-        runner, _ = runners.resolve(None)
-        with runner:
-            written = score_files(model, runner, files, Output(Path(out), keep, overwrite, what))
+        with place.runner:
+            loaded = time.monotonic()
+            written = score_files(model, place.runner, files, output)
         ended = time.monotonic()
     return {
-        "out": str(out),
+        "out": str(output.folder),
         **written,
         "timings_s": {"load": loaded - began, "score": ended - loaded},
         "memory": {"measured_peak_bytes": memory.peak_bytes},

@@ -45,3 +45,31 @@ def test_a_dask_frame_is_answered_by_a_dask_frame(model: tabgpu.Model) -> None:
     assert predicted[str(model.target)].tolist() == model.predict(frame).tolist()
     features = model.transform(pieces).compute(scheduler="synchronous")
     pd.testing.assert_frame_equal(features, model.transform(frame))
+
+
+def test_frames_are_data(tmp_path: Path) -> None:
+    config = pipeline(tmp_path, tmp_path / "runs")
+    del config["data"]["source"]
+    done = tabgpu.run(config, data=TABLE, set={"model.rounds": 12})
+    assert done.summary["rows"]["train"] > 100
+    assert not list((tmp_path / "runs").glob(".data-*"))
+    again = tabgpu.run(config, data=TABLE.to_pandas(), set=["model.rounds=12"])
+    assert again.metrics.keys() == done.metrics.keys()
+
+
+def test_a_dask_frame_needs_a_client(tmp_path: Path) -> None:
+    dd = pytest.importorskip("dask.dataframe", reason="dask is not installed")
+    pieces = dd.from_pandas(TABLE.to_pandas(), npartitions=2)
+    with pytest.raises(tabgpu.ConfigError, match="no client"):
+        tabgpu.run(pipeline(tmp_path, tmp_path / "runs"), data=pieces)
+
+
+def test_another_dask_collection_is_refused(tmp_path: Path, model: tabgpu.Model) -> None:
+    dd = pytest.importorskip("dask.dataframe", reason="dask is not installed")
+    series = dd.from_pandas(TABLE.to_pandas(), npartitions=2)[TABLE.column_names[0]]
+    for use in (
+        lambda: tabgpu.run(pipeline(tmp_path, tmp_path / "runs"), data=series),
+        lambda: model.predict(series),
+    ):
+        with pytest.raises(tabgpu.DataError, match="The data is a Dask Series"):
+            use()

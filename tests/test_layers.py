@@ -17,12 +17,28 @@ LAYERS = {
     **dict.fromkeys(["columns", "schema", "hashing", "xxhash64", "engine", "planning", "terms", "device_terms"], 3),
     **dict.fromkeys(["data", "features"], 4),
     **dict.fromkeys(["train", "cache", "runners", "survey", "fit"], 5),
-    **dict.fromkeys(["bundle", "frames", "run_folder", "supervise", "assemble", "model", "outputs", "scoring", "stages", "doctor"], 6),
-    **dict.fromkeys(["workflow", "preview", "report"], 7),
+    **dict.fromkeys(
+        [
+            "bundle",
+            "frames",
+            "run_folder",
+            "supervise",
+            "place",
+            "assemble",
+            "design",
+            "model",
+            "outputs",
+            "scoring",
+            "stages",
+            "doctor",
+        ],
+        6,
+    ),
+    **dict.fromkeys(["workflow", "preview", "report", "result"], 7),
     **dict.fromkeys(["cli", "__main__", ""], 8),  # "" is tabgpu/__init__.py
 }
 ROOMS = {
-    **dict.fromkeys(["cudf", "cupy", "rmm", "pylibcudf"], "engine.gpu"),
+    **dict.fromkeys(["cudf", "cupy", "rmm", "pylibcudf", "nvtx", "cuda"], "engine.gpu"),
     **dict.fromkeys(["dask", "distributed", "dask_cuda", "dask_cudf"], "runners.dask"),
     **dict.fromkeys(["psutil", "pynvml"], "hardware"),
 }

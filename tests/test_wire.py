@@ -17,10 +17,13 @@ from tables import pipeline, visits, write_parts
 
 import tabgpu
 from tabgpu import runners, wire
-from tabgpu.assemble import assemble, design
+from tabgpu.assemble import assemble
 from tabgpu.config import load
+from tabgpu.design import design
 from tabgpu.errors import DataError
+from tabgpu.hardware import SystemHardware
 from tabgpu.merging import merge_tree
+from tabgpu.place import this_process
 from tabgpu.runners import SerialRunner
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
@@ -87,7 +90,7 @@ class WireRunner(SerialRunner):
 def test_a_pipeline_over_the_wire_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_parts(visits(400), tmp_path / "in", [250, 150], 60)
     here = tabgpu.run(pipeline(source, tmp_path / "runs"))
-    monkeypatch.setattr(runners, "resolve", lambda cluster: (WireRunner(), "a test"))
+    monkeypatch.setattr(runners, "resolve", lambda *how: (WireRunner(), "a test"))
     there = tabgpu.run(pipeline(source, tmp_path / "runs"))
     assert there.plan.runner == "wire"
     assert there.metrics == here.metrics
@@ -99,7 +102,7 @@ def test_plans_wishes_and_recipes_travel(tmp_path: Path) -> None:
     config = pipeline(source, tmp_path / "runs")
     plan = tabgpu.plan(config)
     assert wire.unpack(wire.pack(plan)) == plan
-    assembled = assemble(load(config), read_tables=True)
+    assembled = assemble(load(config), this_process(SystemHardware().host(tmp_path)), read_tables=True)
     passes = design(assembled).passes
     assert wire.unpack(wire.pack(passes.steps)) == passes.steps
     wishes = passes._wishes({i: None for i, s in enumerate(passes.steps) if not s.statistics()}, {}, {})

@@ -15,31 +15,54 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class _Reader(Generic[T]):
-    """Runs in the thread: makes an item for each permit."""
+class Reader(Generic[T]):
+    """Makes the items of `source` in a thread, which begins with the first one at once; give it up with `close`."""
 
     def __init__(self, source: Iterator[T]) -> None:
-        self.source = source
-        self.made: queue.SimpleQueue[tuple[bool, T | BaseException | None]] = queue.SimpleQueue()
-        self.permits = threading.Semaphore(1)
-        self.given_up = False
+        self._source = source
+        self._made: queue.SimpleQueue[tuple[bool, T | BaseException | None]] = queue.SimpleQueue()
+        self._permits = threading.Semaphore(1)
+        self._given_up = False
+        self._thread = threading.Thread(target=self._run, name="tabgpu-reader", daemon=True)
+        self._thread.start()
 
-    def run(self) -> None:
-        """Put ``(True, item)`` for each item, then ``(False, error or None)``."""
+    def _run(self) -> None:
+        """Put ``(True, item)`` for each permit, then ``(False, error or None)``."""
         try:
             with contextlib.ExitStack() as stack:
-                if hasattr(self.source, "close"):  # a generator given up half way lets go of its file
-                    stack.callback(self.source.close)
+                if hasattr(self._source, "close"):  # a generator given up half way lets go of its file
+                    stack.callback(self._source.close)
                 while self._permitted():
-                    self.made.put((True, next(self.source)))
+                    self._made.put((True, next(self._source)))
         except StopIteration:
-            self.made.put((False, None))
+            self._made.put((False, None))
         except BaseException as error:  # noqa: BLE001 - it is raised again in the consumer's thread
-            self.made.put((False, error))
+            self._made.put((False, error))
 
     def _permitted(self) -> bool:
-        self.permits.acquire()
-        return not self.given_up
+        self._permits.acquire()
+        return not self._given_up
+
+    def items(self) -> Iterator[T]:
+        """The items, in order; see `prefetch`. Once only."""
+        try:
+            while True:
+                self._permits.release()
+                more, item = self._made.get()
+                if isinstance(item, BaseException) and not more:
+                    raise item
+                if not more:
+                    return
+                yield item  # type: ignore[misc]  # with `more` it is an item
+                del item
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the thread. May be called twice."""
+        self._given_up = True
+        self._permits.release()
+        self._thread.join()
 
 
 def prefetch(source: Iterator[T]) -> Iterator[T]:
@@ -59,20 +82,4 @@ def prefetch(source: Iterator[T]) -> Iterator[T]:
     >>> list(prefetch(iter("abc")))
     ['a', 'b', 'c']
     """
-    reader = _Reader(source)
-    thread = threading.Thread(target=reader.run, name="tabgpu-reader", daemon=True)
-    thread.start()
-    try:
-        while True:
-            reader.permits.release()
-            more, item = reader.made.get()
-            if isinstance(item, BaseException) and not more:
-                raise item
-            if not more:
-                return
-            yield item  # type: ignore[misc]  # with `more` it is an item
-            del item
-    finally:
-        reader.given_up = True
-        reader.permits.release()
-        thread.join()
+    yield from Reader(source).items()

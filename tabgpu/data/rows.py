@@ -7,15 +7,17 @@ the filter drops, that have no target, or that no side of the split wants (`Rows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TypeVar
 
-import numpy as np
 import pyarrow as pa
 
 from ..columns import Array, Chunk, Column
 from ..engine import Engine
+from ..engine.halving import read_halving, work_halving
 from ..errors import ConfigError, DataError, correct, nearest
 from ..features.contract import Field, Fields
 from ..files import Part
@@ -24,11 +26,17 @@ from ..schema import ColumnType, Schema
 from ..wire import record
 from .expressions import Expression, parse
 from .joins import JoinTable
-from .prefetch import prefetch
+from .prefetch import Reader
 from .splits import OUTSIDE, Splitter
 from .target import Target
 
+T = TypeVar("T")
+Read = dict[str, Column]  # columns as they are in the file
 _SAMPLE_SALT = 0x7461_6267_7075_2025
+
+
+def _ignore(message: str) -> None:
+    """Tell nobody."""
 
 
 @record
@@ -133,14 +141,22 @@ class Rows:
         The rows of the joined tables, by name.
     target : Target, optional
         Turns the target column into numbers; set once its levels are known.
+    readers : int
+        Parts that are read at the same time; one chunk of each waits.
+    note : callable
+        Told in one sentence where memory did not suffice for a chunk, and what is done.
     """
 
     engine: Engine
     recipe: Recipe
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
     target: Target | None = None
+    readers: int = 1
+    note: Callable[[str], None] = _ignore
 
     def __post_init__(self) -> None:
+        self._expected: list[Part] = []
+        self._begun: dict[tuple[Part, tuple[str, ...]], Reader[Read]] = {}
         self._types = {c.name: c for c in self.recipe.columns}
         fields = {c.name: field_of(c) for c in self.recipe.columns}
         self._makers: list[Maker] = []
@@ -205,11 +221,43 @@ class Rows:
         names = list(names)
         columns, makers = self.sources(names)
         row = part.first_row
-        for read in prefetch(self.engine.read(part, columns, chunk_rows)):
+        for read in self._read(part, columns, chunk_rows):
             n = len(next(iter(read.values()))) if read else min(chunk_rows, part.first_row + part.n_rows - row)
             identity = self._identity(read, part.file.name, row, n)
             yield self._finish(Chunk(read, identity, self.engine.xp), makers, names, part.file.path)
             row += n
+
+    def _read(self, part: Part, columns: list[ColumnType], chunk_rows: int) -> Iterator[Read]:
+        """Chunks of a part as they are in the file; other readers begin with the parts that are expected next."""
+
+        def begin(of: Part) -> Reader[Read]:
+            return Reader(read_halving(self.engine, of, columns, chunk_rows, note=self.note))
+
+        what = tuple(c.name for c in columns)
+        reader = self._begun.pop((part, what), None) or begin(part)
+        if part in self._expected:
+            place = self._expected.index(part)
+            following = self._expected[place + 1 : place + self.readers]
+            del self._expected[: place + 1]
+            for other in following:
+                if (other, what) not in self._begun:
+                    self._begun[other, what] = begin(other)
+        return reader.items()
+
+    @contextmanager
+    def expecting(self, tasks: Sequence[Task]) -> Iterator[None]:
+        """While these tasks are done in their order, `readers` of their parts are read at the same time."""
+        self._expected = [task.part for task in tasks] if self.readers > 1 else []
+        try:
+            yield
+        finally:
+            self._expected = []
+            while self._begun:
+                self._begun.popitem()[1].close()
+
+    def in_pieces(self, chunk: Chunk, work: Callable[[Chunk], T]) -> Iterator[T]:
+        """What `work` makes of a chunk; where memory does not suffice for it, of its halves, in order."""
+        return work_halving(self.engine, chunk, work, note=self.note)
 
     def from_table(self, table: pa.Table, names: Iterable[str], where: str) -> Chunk:
         """One chunk of a table in memory, every row, in order."""

@@ -10,6 +10,7 @@ dictionary page holds a value twice are refused, because Arrow shifts them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,11 +39,14 @@ class Origin:
         Row number there of the array's first value, from 0.
     unique : bool
         Whether dictionaries are known to hold no value twice, as those that Arrow's Parquet reader makes.
+    row_of : callable, optional
+        Row number after `first_row` of a position in the array, where an array holds the distinct values alone.
     """
 
     where: str
     first_row: int = 0
     unique: bool = False
+    row_of: Callable[[int], int] = int
 
 
 def to_column(array: pa.Array, column: ColumnType, origin: Origin) -> Column:
@@ -280,7 +284,7 @@ def _refuse_bad_text(levels: pa.Array, codes: np.ndarray, column: ColumnType, or
         raws = [raw or b"" for raw in levels.cast(pa.large_binary()).to_pylist()]
         code, raw = next((i, r) for i, r in enumerate(raws) if r != r.decode(errors="ignore").encode())
         rows = np.flatnonzero(codes == code)
-        place = f" in row {origin.first_row + int(rows[0])} (from 0)" if len(rows) else ""
+        place = f" in row {origin.first_row + origin.row_of(int(rows[0]))} (from 0)" if len(rows) else ""
         raise DataError(
             f"The column {column.name!r} of {origin.where} holds {raw!r}{place}, which is not UTF-8",
             "Expected text in UTF-8",

@@ -13,7 +13,8 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ from ..errors import DataError
 from ..files import Part, first_line, open_parquet
 from ..schema import ColumnType
 from .conversion import Origin, repeat, to_arrow, to_column
+from .memory import DeviceMemoryUse, MemorySettings, is_out_of_memory
 
 # What Arrow says of delta-encoded text, and of levels beyond 2 GiB
 _NO_DICTIONARY = ("Not yet implemented: DecodeArrow of DictAccumulator", "cannot contain more than 2147483646 bytes")
@@ -49,26 +51,36 @@ class CpuEngine:
         """NumPy."""
         return np
 
-    def read(self, part: Part, columns: Sequence[ColumnType], chunk_rows: int) -> Iterator[dict[str, Column]]:
+    def begin(self) -> None:
+        """Nothing: an engine of the host keeps nothing."""
+
+    def setup(self, settings: MemorySettings) -> None:
+        """Nothing: there is no device."""
+
+    def read(
+        self, part: Part, columns: Sequence[ColumnType], chunk_rows: int, skip: int = 0
+    ) -> Iterator[dict[str, Column]]:
         """Read a part as chunks; see `Engine.read`."""
         rows = 0
         try:
             with open_parquet(part.file.path) as parquet:
-                present = _present(parquet, columns, part)
+                present = present_columns(parquet, columns, part)
                 if not present:
-                    yield from _rows_only(part, columns, chunk_rows)
+                    yield from _rows_only(part, columns, chunk_rows, skip)
                     return
                 _refuse_wild_int96(parquet, present, part)
                 text = [c.name for c in columns if c.kind == "categorical" and c.levels == "text"]
                 for batch in _batches(parquet, part, present, text, chunk_rows):
-                    yield _columns(batch, columns, part, rows)
+                    known = min(max(skip - rows, 0), batch.num_rows)
+                    if known < batch.num_rows:
+                        yield _columns(batch.slice(known), columns, part, rows + known)
                     rows += batch.num_rows
         except pa.ArrowMemoryError:
             raise
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            raise _damaged(part, columns, error) from error
+            raise damaged(part, columns, error) from error
         if rows != part.n_rows:  # Arrow stops at the end of the shortest column
-            raise _damaged(part, columns, OSError(f"it holds {rows} rows, its footer says {part.n_rows}"))
+            raise damaged(part, columns, OSError(f"it holds {rows} rows, its footer says {part.n_rows}"))
 
     def from_arrow(self, table: pa.Table, columns: Sequence[ColumnType], where: str) -> dict[str, Column]:
         """Columns of a table in memory; see `Engine.from_arrow`."""
@@ -113,6 +125,27 @@ class CpuEngine:
                     out[column.missing(), j] = np.nan
         return out
 
+    def stage(self, name: str) -> AbstractContextManager[None]:
+        """Nothing: the memory of the host is measured by `tabgpu.hardware.MemoryMonitor`."""
+        return nullcontext()
+
+    def training(self) -> AbstractContextManager[None]:
+        """Nothing: XGBoost asks the C library for memory, as all do."""
+        return nullcontext()
+
+    def check_trained(self, booster: Any) -> None:
+        """Nothing: XGBoost can always train on the CPU."""
+
+    @property
+    def memory(self) -> DeviceMemoryUse:
+        """No device, no use of it."""
+        return DeviceMemoryUse()
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """None."""
+        return ()
+
     def release(self) -> None:
         """Empty the pools of Arrow and, where it is glibc, of the C library."""
         pa.default_memory_pool().release_unused()
@@ -123,10 +156,14 @@ class CpuEngine:
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Arrow and NumPy raise MemoryError, XGBoost ``std::bad_alloc``."""
-        return isinstance(error, MemoryError) or "bad_alloc" in str(error)
+        return is_out_of_memory(error)
+
+    def explain(self, error: BaseException) -> str:
+        """What the library said."""
+        return f"The host's memory did not suffice: {first_line(error)}"
 
 
-def _present(parquet: pq.ParquetFile, columns: Sequence[ColumnType], part: Part) -> list[str]:
+def present_columns(parquet: pq.ParquetFile, columns: Sequence[ColumnType], part: Part) -> list[str]:
     """Names of the wanted columns that the file has; refuses a file that is another than when its parts were made."""
     meta = parquet.metadata
     rows = sum(meta.row_group(g).num_rows for g in part.groups if g < meta.num_row_groups)
@@ -189,9 +226,9 @@ def _columns(batch: pa.RecordBatch, columns: Sequence[ColumnType], part: Part, r
     return out
 
 
-def _rows_only(part: Part, columns: Sequence[ColumnType], chunk_rows: int) -> Iterator[dict[str, Column]]:
+def _rows_only(part: Part, columns: Sequence[ColumnType], chunk_rows: int, skip: int) -> Iterator[dict[str, Column]]:
     """Chunks of a file that has none of the wanted columns: all missing, or given by its folder."""
-    for start in range(0, part.n_rows, chunk_rows):
+    for start in range(skip, part.n_rows, chunk_rows):
         n = min(chunk_rows, part.n_rows - start)
         yield _columns(pa.RecordBatch.from_arrays([pa.nulls(n)], names=["\0"]), columns, part, start)
 
@@ -219,7 +256,7 @@ def _refuse_wild_int96(parquet: pq.ParquetFile, names: Sequence[str], part: Part
                     )
 
 
-def _damaged(part: Part, columns: Sequence[ColumnType], error: BaseException) -> DataError:
+def damaged(part: Part, columns: Sequence[ColumnType], error: BaseException) -> DataError:
     """Find the column that cannot be read, for the message."""
     culprit = next((f", column {c.name!r}," for c in columns if not _readable(part, c.name)), "")
     return DataError(

@@ -23,6 +23,7 @@ from .exact import grouped_counts
 
 _DENSE = 4  # codes are compacted when there are more than this many of them a row
 _FLAGS = 64  # compaction marks a table of up to this many places a row; beyond, it sorts
+_DEVICE_FLAGS = 4  # CuPy counts the marks in 8 bytes a place, and sorts fast
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,7 @@ def _pairs(xp: ArrayModule, left: Groups, right: Groups) -> Groups:
     n_rows, n_right = len(left.codes), len(right.keys)
     n_pairs = len(left.keys) * n_right
     codes = left.codes.astype("int64") * n_right + right.codes
-    if n_pairs <= _FLAGS * n_rows:
+    if n_pairs <= (_FLAGS if xp is np else _DEVICE_FLAGS) * n_rows:
         seen = xp.zeros(n_pairs, dtype=bool)
         seen[codes] = True
         used = xp.flatnonzero(seen)

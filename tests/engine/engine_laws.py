@@ -1,22 +1,42 @@
-"""What every column of an engine keeps to, and short names for the tests beside this file."""
+"""What every column of an engine keeps to, and short names for the tests beside this file.
+
+The tests run on the engine that ``TABGPU_TEST_ENGINE`` names: ``cpu``, ``gpu``, or the GPU engine on a ``stand-in`` for
+its libraries, which `contract.test_gpu_engine_laws` asks for. What a test does to Arrow's reader is of the CPU alone.
+"""
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tabgpu.columns import Column
 from tabgpu.config import ColumnOptions
+from tabgpu.engine import Engine, resolve
 from tabgpu.engine.conversion import Origin
-from tabgpu.engine.cpu import CpuEngine
-from tabgpu.files import find, make_parts, read_footer
+from tabgpu.errors import DataError
+from tabgpu.files import File, find, make_parts, read_footer
+from tabgpu.hashing import hash_levels
 from tabgpu.schema import ColumnType, unify
 
-ENGINE = CpuEngine()
+
+def _engine() -> Engine:
+    name = os.environ.get("TABGPU_TEST_ENGINE", "cpu")
+    if name != "stand-in":
+        return resolve(name)[0]
+    from contract import rapids_stand_in
+
+    engine: Engine = rapids_stand_in.engine()
+    return engine
+
+
+ENGINE = _engine()
 HERE = Origin("the test")
 
 
@@ -63,6 +83,11 @@ def read(
     return dict(out)
 
 
+def on_device(column: Column) -> Column:
+    valid = None if column.valid is None else ENGINE.to_device(column.valid)
+    return replace(column, values=ENGINE.to_device(column.values), valid=valid)
+
+
 def check_column(column: Column, kind: ColumnType) -> None:
     """What `tabgpu.columns` promises of every column."""
     assert (column.kind, column.values.dtype.name) == (kind.kind, kind.dtype)
@@ -74,8 +99,39 @@ def check_column(column: Column, kind: ColumnType) -> None:
         assert levels.values.null_count == 0
         assert kind.levels != "text" or levels.values.type == pa.string()
         assert len(set(levels.keys.tolist())) == len(levels) <= len(column)
-        assert column.values.min(initial=0) >= -1
-        assert column.values.max(initial=-1) < len(levels)
+        assert type(levels.keys) is type(column.values)
+        codes = ENGINE.to_host(column.values)
+        assert codes.min(initial=0) >= -1
+        assert codes.max(initial=-1) < len(levels)
+        np.testing.assert_array_equal(ENGINE.to_host(levels.keys), hash_levels(levels.values))
+
+
+def published() -> list[Path]:
+    """The readable files of Apache's parquet-testing, where they are."""
+    folder = Path(__file__).resolve().parents[3] / "shared" / "data" / "parquet_testing" / "data"
+    return sorted(p for p in folder.glob("*.parquet") if "corrupt" not in p.name)
+
+
+def differing(one: Engine, other: Engine, path: Path, chunk_rows: int) -> list[str]:
+    """Columns of a file of which two engines read different values; none where both refuse it."""
+    try:
+        footer = read_footer(File(str(path), path.name))
+        columns = list(unify([footer], {}).columns.values())
+    except DataError:
+        return []
+    found = []
+    for part in make_parts([footer], 10**6):
+        for column in columns:
+            got = []
+            for engine in (one, other):
+                try:
+                    chunks = list(engine.read(part, [column], chunk_rows))
+                    got.append(repr([v for chunk in chunks for v in values(chunk[column.name])]))
+                except DataError as error:
+                    got.append(str(error))
+            if got[0] != got[1]:
+                found.append(column.name)
+    return found
 
 
 def write(path: Path, table: pa.Table | dict[str, Any], **options: Any) -> Path:

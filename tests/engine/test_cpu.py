@@ -1,4 +1,4 @@
-"""The CPU engine: what is in files and tables is in the chunks, however they are cut."""
+"""What an engine reads: what is in files and tables is in the chunks, however they are cut."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from engine_laws import ENGINE, HERE, category, check_column, moment, numeric, read, values, write
+from engine_laws import ENGINE, HERE, category, check_column, moment, numeric, on_device, read, values, write
 
 from tabgpu.columns import Column
 from tabgpu.config import ColumnOptions
-from tabgpu.engine import resolve
 from tabgpu.engine.conversion import to_column
 from tabgpu.engine.cpu import _batches
-from tabgpu.errors import DataError, ResourceError
+from tabgpu.errors import DataError
 from tabgpu.files import File, Part, find, make_parts, open_parquet, read_footer
 from tabgpu.schema import ColumnType, unify
 
@@ -243,14 +242,13 @@ def test_chunks_of_a_dictionary_column_may_differ(levels: list[list[str | None]]
 
 
 def test_arrow_types_on_the_way_out() -> None:
-    assert ENGINE.to_arrow(
-        to_column(pa.array([1, None], pa.timestamp("ms", "Asia/Tokyo")), moment("ms", "Asia/Tokyo"), HERE)
-    ).type == pa.timestamp("ms", "Asia/Tokyo")
-    assert ENGINE.to_arrow(to_column(pa.array(["a", None]), category(), HERE)).type == pa.dictionary(
-        pa.int32(), pa.string()
-    )
-    assert ENGINE.to_arrow(Column(np.array([1.0, np.nan]))).to_pylist() == [1.0, None]
-    assert ENGINE.to_arrow(Column(np.array([1, 2], "int8"), valid=np.array([True, False]))).to_pylist() == [1, None]
+    tokyo = to_column(pa.array([1, None], pa.timestamp("ms", "Asia/Tokyo")), moment("ms", "Asia/Tokyo"), HERE)
+    text = to_column(pa.array(["a", None]), category(), HERE)
+    numbers = Column(np.array([1, 2], "int8"), valid=np.array([True, False]))
+    assert ENGINE.to_arrow(on_device(tokyo)).type == pa.timestamp("ms", "Asia/Tokyo")
+    assert ENGINE.to_arrow(on_device(text)).type == pa.dictionary(pa.int32(), pa.string())
+    assert ENGINE.to_arrow(on_device(Column(np.array([1.0, np.nan])))).to_pylist() == [1.0, None]
+    assert ENGINE.to_arrow(on_device(numbers)).to_pylist() == [1, None]
 
 
 def test_matrix_is_float32_with_nan_where_missing() -> None:
@@ -263,9 +261,11 @@ def test_matrix_is_float32_with_nan_where_missing() -> None:
         "big": Column(np.full(n, 1e300)),
         "h": Column(np.full(n, 0.5, np.float16)),
     }
+    columns = {name: on_device(column) for name, column in columns.items()}
     names = ["i", "c", "f", "u", "big", "h", "f"]
     got = ENGINE.matrix(columns, names, n)
     assert got.flags.c_contiguous
+    got = ENGINE.to_host(got)
     assert got.dtype == np.float32
     i = np.where(np.arange(n) % 3 > 0, np.arange(n), np.nan)
     c = np.where(np.arange(n) > 0, np.arange(n) - 1, np.nan)
@@ -273,15 +273,31 @@ def test_matrix_is_float32_with_nan_where_missing() -> None:
     expected = np.column_stack([i, c, f, np.full(n, 2.0**63), np.full(n, np.inf), np.full(n, 0.5), f])
     np.testing.assert_array_equal(got, expected.astype(np.float32))
     assert ENGINE.matrix(columns, [], n).shape == (n, 0)
-    assert ENGINE.matrix({"f": Column(np.zeros(0))}, ["f"], 0).shape == (0, 1)
+    assert ENGINE.matrix({"f": on_device(Column(np.zeros(0)))}, ["f"], 0).shape == (0, 1)
 
 
-def test_engines_are_resolved() -> None:
-    for name in ("auto", "cpu"):
-        engine, reason = resolve(name)
-        assert (engine.name, engine.device, engine.xp) == ("cpu", "cpu", np)
-        assert reason
-    with pytest.raises(ResourceError, match="engine=cpu"):
-        resolve("gpu")
+def test_arrays_go_to_the_device_and_come_back() -> None:
     array = np.arange(3)
-    assert ENGINE.to_host(array) is ENGINE.to_device(array) is array
+    np.testing.assert_array_equal(ENGINE.to_host(ENGINE.to_device(array)), array)
+    np.testing.assert_array_equal(ENGINE.to_host(array), array)
+    placed = ENGINE.place({"a": (array, [1.5, None])})
+    assert type(placed["a"][0]) is type(ENGINE.to_device(array))
+    assert (ENGINE.to_host(placed["a"][0]).tolist(), placed["a"][1]) == ([0, 1, 2], [1.5, None])
+
+
+@pytest.mark.parametrize("skip", [0, 1, 399, 400, 650, 899, 900])
+def test_rows_that_are_known_are_left_out(hard: tuple[Path, pa.Table], skip: int) -> None:
+    path, _ = hard
+    footer = read_footer(find(str(path), Path("/"), "data.source")[0])
+    (part,) = make_parts([footer], 900)
+    columns = list(unify([footer], {}).columns.values())
+    for wanted in (columns, [c for c in columns if c.name in ("int", "few")], [category()]):
+        everything = [c for chunk in ENGINE.read(part, wanted, 150) for c in values(chunk[wanted[0].name])]
+        rest = [chunk for chunk in ENGINE.read(part, wanted, 150, skip) if check_chunk(chunk, wanted)]
+        assert [v for chunk in rest for v in values(chunk[wanted[0].name])] == everything[skip:]
+
+
+def check_chunk(chunk: dict[str, Column], columns: list[ColumnType]) -> bool:
+    for column in columns:
+        check_column(chunk[column.name], column)
+    return True

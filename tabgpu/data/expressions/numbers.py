@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...columns import Array, Chunk, Column
+from ...columns import Array, ArrayModule, Chunk, Column
 from ...errors import DataError
 from ..times import TICKS
 from .values import Refusal, Value, constant, described, kind_of, valid_mask
@@ -76,8 +76,9 @@ def arithmetic(symbol: str, chunk: Chunk, left: Value, right: Value) -> Column:
         dtype = np.dtype("float64")
     a, b = operand(left, dtype), operand(right, dtype)
     with np.errstate(all="ignore"):
-        result = _FLOAT_OPERATORS[symbol](a, b)
-        if symbol in ("/", "//", "%"):
+        divides = symbol in ("//", "%")
+        result = _float_division(symbol, chunk.xp, a, b) if divides else _FLOAT_OPERATORS[symbol](a, b)
+        if divides or symbol == "/":
             result = chunk.xp.where(chunk.xp.asarray(b == 0), dtype.type(math.nan), result)
         elif symbol == "**":
             result = chunk.xp.where(chunk.xp.asarray((a == 0) & (b < 0)), dtype.type(math.nan), result)
@@ -132,6 +133,23 @@ def _integer_division(symbol: str, chunk: Chunk, a: Any, b: Any, valid: Array | 
     if isinstance(b, int) and b != 0:
         return Column(result, valid=valid)
     return Column(result, valid=~zero if valid is None else valid & ~zero)
+
+
+def _float_division(symbol: str, xp: ArrayModule, a: Any, b: Any) -> Array:
+    """``a // b`` or ``a % b`` of floats as Python and NumPy have them, from the exact remainder.
+
+    CuPy's own are ``floor(a / b)`` and what that leaves, which differ where the quotient rounds to a whole number:
+    1.0 // 0.1 is 9, and not 10.
+    """
+    rest = xp.fmod(a, b)  # of the sign of a
+    quotient = (a - rest) / b
+    crosses = (rest != 0) & ((rest < 0) != (b < 0))
+    if symbol == "%":
+        return xp.where(crosses, rest + b, xp.where(rest == 0, xp.copysign(rest, b), rest))
+    quotient = xp.where(crosses, quotient - 1, quotient)
+    floor = xp.floor(quotient)
+    floor = xp.where(quotient - floor > 0.5, floor + 1, floor)
+    return xp.where(quotient == 0, xp.copysign(floor, a / b), floor)
 
 
 def _seconds_between(chunk: Chunk, left: Value, right: Value) -> Column:
