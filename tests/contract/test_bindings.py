@@ -34,7 +34,7 @@ PLACES = [
 # Callables that tell no parameters, or problems that are none; each with the reason.
 OPAQUE = {"cuda.bindings.driver.cuuint64_t": "an integer type of C, made of one integer"}
 ALLOWED: dict[str, str] = {
-    "runner.loop.asyncio_loop": "tornado gives its loop this attribute when it makes one; the Ctrl-C tests go through it",
+    "runner.loop.asyncio_loop": "tornado gives its loop this attribute as it makes one; Ctrl-C tests go through it",
 }
 
 
