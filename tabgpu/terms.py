@@ -82,7 +82,7 @@ def matrix_terms(  # noqa: PLR0913  # these facts are what the formulas take
     """
     in_memory = n_rows + n_valid if kind == "in_core" else min(n_rows, block_rows)
     a_row = _ROW if kind == "in_core" else _EXTERNAL_ROW
-    a_row += _DRAWN_ROW if cuts == "own" and float((params or {}).get("subsample", 1)) < 1 else 0
+    a_row += _DRAWN_ROW if cuts == "own" and (params or {}).get("subsample", 1) != 1 else 0
     row_state = a_row * n_rows + _WATCHED_ROW * n_valid
     histograms = _HISTOGRAM_BIN * n_features * max_bin * _cached_nodes(params or {})
     block = 4 * min(block_rows, n_rows) * (n_features + 2)

@@ -100,3 +100,12 @@ def test_more_workers_than_parts_use_fewer(assembled: Any) -> None:
 def test_options_that_do_not_go_together_are_refused_before_anything_starts(assembled: Any) -> None:
     with pytest.raises(ConfigError, match=r"memory\.pool is 'fixed'"):
         assembled(memory={"pool": "fixed"}, cluster={"workers": 2, "rmm_async": True})
+
+
+@pytest.mark.parametrize("subsample", [0.5, "0.5", "half"])
+def test_drawing_rows_takes_memory_and_its_share_is_left_to_xgboost_to_judge(assembled: Any, subsample: Any) -> None:
+    made = []
+    for params in ({}, {"subsample": subsample}):
+        a = assembled(model={"objective": "binary:logistic", "params": params})
+        made.append({term.name: term.bytes for term in plan_of(a, design(a)).terms})
+    assert made[1]["row state"] > made[0]["row state"]
