@@ -99,7 +99,7 @@ def as_files(frame: Any, folder: Path, client: Any = None) -> Iterator[Path]:
     try:
         if library_of(frame) != "dask":
             pq.write_table(table_of(frame), folder / "frame.parquet", row_group_size=_GROUP_ROWS)
-        elif not _is_dask_frame(frame):
+        elif not is_dask_frame(frame):
             raise _no_dask_frame(frame)
         elif client is None:
             raise ConfigError(
@@ -136,15 +136,15 @@ def by_pieces(collection: Any, answer: Callable[[Any], Any], columns: list[str])
     DataError
         If it is another collection than a data frame.
     """
-    if not _is_dask_frame(collection):
+    if not is_dask_frame(collection):
         raise _no_dask_frame(collection)
     piece = Piece(answer, columns)
     return collection.map_partitions(piece, meta=piece(collection._meta))
 
 
-def _is_dask_frame(collection: Any) -> bool:
+def is_dask_frame(value: Any) -> bool:
     """Whether it is a table: a Dask series has columns too, and a Dask array may have two dimensions."""
-    return hasattr(collection, "columns") and collection.ndim == 2
+    return library_of(value) == "dask" and hasattr(value, "columns") and value.ndim == 2
 
 
 def _no_dask_frame(collection: Any) -> DataError:

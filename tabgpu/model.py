@@ -77,23 +77,13 @@ class Model:
     ) -> None:
         self.pipeline, self.name = pipeline, name
         self.folder: Path | None = None  # where it was loaded from
-        self._model, self._tables, self.engine = model, dict(tables), engine
-        self._rows = Rows(engine, pipeline.recipe, self._tables)
-        self._passes = Passes(tuple(pipeline.steps), self._rows.with_target(pipeline.target))
+        self.booster, self._tables, self.engine = model, dict(tables), engine  # the model in UBJ
+        self.rows = Rows(engine, pipeline.recipe, self._tables)  # how rows are made of data to score
+        self._passes = Passes(tuple(pipeline.steps), self.rows.with_target(pipeline.target))
         self._fitted = dict(enumerate(pipeline.fitted))
         self._base = self._passes.needed(pipeline.features)[1]
         row_bytes = 8 * (len(self.columns) + len(self.features))
         self._chunk_rows = max(1_000, min(100_000, _CHUNK_BYTES // row_bytes))
-
-    @property
-    def rows(self) -> Rows:
-        """How rows are made of data to score."""
-        return self._rows
-
-    @property
-    def booster(self) -> bytes | None:
-        """The model in UBJ; None for features alone."""
-        return self._model
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -108,16 +98,15 @@ class Model:
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns that data to score must have."""
-        return tuple(c.name for c in self._rows.sources(self._base)[0])
+        return tuple(c.name for c in self.rows.sources(self._base)[0])
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel as the wire has it: what pickle sees is bytes alone."""
-        tables = {name: _table_bytes(table) for name, table in self._tables.items()}
-        blob = pack(self.pipeline, self.engine.to_host)
-        return _revive, (blob, tables, self._model, self.engine.name, self.name)
+        blob = pack((self.pipeline, self._tables, self.name), self.engine.to_host)
+        return _revive, (blob, self.booster, self.engine.name)
 
     def __repr__(self) -> str:
-        what = "features" if self._model is None else f"predicts {self.target!r}"
+        what = "features" if self.booster is None else f"predicts {self.target!r}"
         return f"<tabgpu model {self.name!r}: {what}, {len(self.features)} features of {len(self.columns)} columns>"
 
     def predict(self, data: Any) -> Any:
@@ -207,11 +196,11 @@ class Model:
             table = table_of(data)
             self._require(table.column_names, "The frame")
             for start in range(0, max(table.num_rows, 1), self._chunk_rows):
-                yield self._rows.from_table(table.slice(start, self._chunk_rows), self._base, "the frame")
+                yield self.rows.from_table(table.slice(start, self._chunk_rows), self._base, "the frame")
 
     def _require(self, names: Iterable[str], what: str) -> None:
         have = set(names)
-        lacking = [c.name for c in self._rows.sources(self._base)[0] if c.name not in have]
+        lacking = [c.name for c in self.rows.sources(self._base)[0] if c.name not in have]
         if lacking:
             raise DataError(
                 f"{what} lacks {len(lacking)} of {len(self.columns)} columns that the model needs: {listing(lacking)}",
@@ -227,13 +216,13 @@ class Model:
     def _booster(self) -> Any:
         from .train import booster
 
-        if self._model is None:
+        if self.booster is None:
             raise ConfigError(
                 f"The bundle {self.name!r} holds features alone (model: null), no model",
                 "Expected a bundle with a model",
                 "Use transform, or run the pipeline with a model",
             )
-        return booster.load(self._model, device=self.engine.device)
+        return booster.load(self.booster, device=self.engine.device)
 
     def predict_chunk(self, done: Chunk) -> np.ndarray:
         """Raw predictions, float32, of a chunk of features."""
@@ -268,11 +257,11 @@ class Model:
         """All rows of a file, with what the model needs; one empty chunk if there is no row."""
         empty = True
         for part in make_parts([footer], self._chunk_rows):
-            for chunk in self._rows.open(part, self._base, self._chunk_rows):
+            for chunk in self.rows.open(part, self._base, self._chunk_rows):
                 empty = False
                 yield chunk
         if empty:
-            yield self._rows.from_table(pa.table({}), self._base, footer.file.name)
+            yield self.rows.from_table(pa.table({}), self._base, footer.file.name)
 
 
 def feature_array(engine: Engine, chunk: Chunk, name: str) -> pa.Array:
@@ -329,16 +318,9 @@ def _replacement(name: str, source: str, needed: Sequence[str]) -> pa.Table:
     return read_join_table(schema, [f.file.path for f in footers], name).select(list(needed))
 
 
-def _table_bytes(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
-
-
-def _revive(pipeline: bytes, tables: dict[str, bytes], model: bytes | None, engine: str, name: str) -> Model:
+def _revive(blob: bytes, model: bytes | None, engine: str) -> Model:
     from .features import build  # noqa: F401 - registers the steps that a pipeline may hold
 
     chosen, _ = engines.resolve(engine)
-    held = {n: pa.ipc.open_stream(blob).read_all() for n, blob in tables.items()}
-    return Model(unpack(pipeline, chosen.to_device), held, model, chosen, name)
+    pipeline, tables, name = unpack(blob, chosen.to_device)
+    return Model(pipeline, tables, model, chosen, name)

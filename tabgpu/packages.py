@@ -192,6 +192,25 @@ def problems(installed: Mapping[str, str], python: tuple[int, int]) -> list[Find
     return sorted(found, key=lambda finding: finding.severity != "broken")
 
 
+def xgboost_conflict(installed: Mapping[str, str]) -> Finding | None:
+    """Several builds of XGBoost, of which one has overwritten the others: no engine can work then.
+
+    Examples
+    --------
+    >>> xgboost_conflict({"xgboost-cpu": "3.4.1"}) is None
+    True
+    """
+    names = [name for name in _XGBOOST if name in installed]
+    if len(names) < 2:
+        return None
+    return _broken(
+        "XGBoost",
+        f"{len(names)} builds of XGBoost are installed: {_listed(names, installed)}; they overwrite one another",
+        "Expected exactly one",
+        f"Run: {_exchange(_with_wish(names, installed), family(installed) or 'cpu')}",
+    )
+
+
 def device_problems(build: Family, driver: str, capability: tuple[int, int] | None) -> list[Finding]:
     """Judge one device and its driver for the packages of one build.
 
@@ -259,18 +278,12 @@ def _rapids(installed: Mapping[str, str]) -> bool:
 
 def _xgboost_problems(installed: Mapping[str, str]) -> Iterator[Finding]:
     names = [name for name in _XGBOOST if name in installed]
-    build = family(installed) or "cpu"
     if not names:
-        remedy = f"Run: {install_command(build)}"
+        remedy = f"Run: {install_command(family(installed) or 'cpu')}"
         yield _broken("XGBoost", "XGBoost is not installed", "Expected one of its builds", remedy)
-    if len(names) > 1:
-        yield _broken(
-            "XGBoost",
-            f"{len(names)} builds of XGBoost are installed: {_listed(names, installed)}; they overwrite one another",
-            "Expected exactly one",
-            f"Run: {_exchange(_with_wish(names, installed), build)}",
-        )
-    elif names and _rapids(installed):
+    elif conflict := xgboost_conflict(installed):
+        yield conflict
+    elif _rapids(installed):
         yield from _xgboost_beside_rapids(names[0], installed)
 
 

@@ -2,7 +2,7 @@
 
 `split` takes a value apart into a JSON tree and a list of arrays, `join` puts it together again. A worker gets both as
 one blob (`pack`, `unpack`); a bundle writes the tree as JSON and each array as Parquet. Nothing is ever pickled: only
-plain values, NumPy arrays of numbers, Arrow arrays and classes registered with `record` are known.
+plain values, NumPy arrays of numbers, Arrow arrays and tables, and classes registered with `record` are known.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def split(value: Any, to_host: Callable[[Any], np.ndarray] = np.asarray) -> tupl
     Parameters
     ----------
     value : object
-        None, bool, int of any size, float, str, list, tuple, dict with string keys, NumPy or Arrow array, array of the
+        None, bool, int of any size, float, str, list, tuple, dict, NumPy or Arrow array, Arrow table, array of the
         device, or an instance of a registered class.
     to_host : callable
         Moves an array of the device to the host (`engine.to_host`).
@@ -70,6 +70,8 @@ class _Splitter:
             return [self.tree(i) for i in v]
         if isinstance(v, tuple):
             return {"$tuple": [self.tree(i) for i in v]}
+        if isinstance(v, pa.Table):
+            return {"$table": self.tree(_stream_of(v))}
         if isinstance(v, dict):
             return {"$dict": [[self.tree(k), self.tree(i)] for k, i in v.items()]}
         if type(v).__name__ in _CLASSES and dataclasses.is_dataclass(v):
@@ -87,6 +89,19 @@ class _Splitter:
             self.arrays.append(pa.array(np.ascontiguousarray(host).ravel()))
             return {**place, "numpy": host.dtype.str, "shape": list(host.shape)}
         raise TypeError(f"{type(v).__name__} cannot travel: register it with wire.record")
+
+
+def _stream_of(table: pa.Table) -> pa.Array:
+    """A table as an array of bytes: an Arrow stream, with its schema and chunks as they are."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    buffer = sink.getvalue()
+    return pa.Array.from_buffers(pa.uint8(), buffer.size, [None, buffer])
+
+
+def _table_of(stream: pa.Array) -> pa.Table:
+    return pa.ipc.open_stream(stream.buffers()[1].slice(stream.offset, len(stream))).read_all()
 
 
 def _scalar(v: bool | str | int | float | None) -> Any:
@@ -127,6 +142,7 @@ def join(tree: Any, arrays: list[pa.Array], to_device: Callable[[np.ndarray], An
     makers: dict[str, Callable[[dict[str, Any]], Any]] = {
         "$array": array,
         "$record": lambda t: _CLASSES[t["$record"]](**{k: walk(v) for k, v in t["fields"].items()}),
+        "$table": lambda t: _table_of(walk(t["$table"])),
         "$tuple": lambda t: tuple(walk(i) for i in t["$tuple"]),
         "$dict": lambda t: {walk(k): walk(v) for k, v in t["$dict"]},
         "$int": lambda t: int(t["$int"], 16),

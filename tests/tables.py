@@ -75,3 +75,35 @@ def pipeline(source: Path, output: Path, **changes: Any) -> dict[str, Any]:
         "output": str(output),
         **changes,
     }
+
+
+def with_all_that_there_is(source: Path, folder: Path, **changes: Any) -> dict[str, Any]:
+    """Joined, derived and filtered columns, a key, weights, a split by time, and a number to predict."""
+    towns = pa.table({"town": [f"town {t}" for t in range(10)], "size": np.arange(10.0), "coast": ["yes", "no"] * 5})
+    pq.write_table(towns, folder / "towns.parquet")
+    data = {
+        "source": str(source),
+        "target": "spent",
+        "key": "id",
+        "weight": "w",
+        "time": "when",
+        "derive": {"w": "1 + visits % 3", "old": "age > 60", "where": "coalesce(t_coast, 'nowhere')"},
+        "filter": "not missing(visits)",
+        "join": [{"name": "towns", "source": str(folder / "towns.parquet"), "by": ["town"], "prefix": "t_"}],
+    }
+    model = {"objective": "reg:squarederror", "rounds": 12, "early_stopping": 4, "params": {"max_depth": 4}}
+    return {
+        "version": 1,
+        "name": "all",
+        "data": data,
+        "split": {"by": "time", "valid": 0.2, "test": 0.2},
+        "features": [
+            {"fill": {"columns": ["t_size"], "value": "mean"}},
+            {"clip": {"columns": ["age"], "lower": 10.0, "upper": 70.0}},
+            {"target_encode": {"name": "r", "columns": ["shop", ["town", "where"]], "folds": 3, "smooth": 5}},
+            {"categorify": {"columns": ["where", "town"], "max_levels": 5}},
+        ],
+        "model": model,
+        "output": str(folder / "runs"),
+        **changes,
+    }

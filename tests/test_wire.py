@@ -49,6 +49,15 @@ def test_arrays_come_back(dtype: str, shape: tuple[int, ...]) -> None:
     assert wire.unpack(wire.pack((text, array)))[0].equals(text)
 
 
+@pytest.mark.parametrize("n_rows", [0, 3])
+def test_tables_come_back(n_rows: int) -> None:
+    table = pa.table({"a": pa.array(range(n_rows), pa.int8()), "b": pa.array(["x"] * n_rows).dictionary_encode()})
+    table = pa.concat_tables([table, table.slice(1)]).replace_schema_metadata({"k": "v"})
+    back, beside = sent((table, 7))
+    assert back.equals(table, check_metadata=True)
+    assert beside == 7
+
+
 def test_strangers_do_not_travel() -> None:
     @dataclass
     class Stranger:

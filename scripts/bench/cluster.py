@@ -25,7 +25,7 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from make_train5m import make
-from measure import TABGPU, run, save, versions
+from measure import TABGPU, process_tree, run, save, versions
 from train5m import write_pipeline
 
 HERE = Path(__file__).resolve().parent
@@ -147,7 +147,7 @@ class WorkerPeaks:
 
     def _loop(self) -> None:
         while not self._over.wait(0.2):
-            for pid in _below(os.getpid()):
+            for pid in process_tree(os.getpid())[1:]:
                 try:
                     if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
                         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -161,17 +161,6 @@ class WorkerPeaks:
         self._over.set()
         self._thread.join()
         return sorted((round(peak, 1) for peak in self._peaks.values()), reverse=True)[:2]
-
-
-def _below(pid: int) -> list[int]:
-    found = [pid]
-    for parent in found:
-        for tasks in Path(f"/proc/{parent}/task").glob("*/children"):
-            try:
-                found += [int(child) for child in tasks.read_text().split()]
-            except (OSError, ValueError):
-                continue
-    return found[1:]
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class _Watch:
 
     def _loop(self) -> None:
         while not self._over.wait(0.02):
-            self._peak = max(self._peak, sum(_anonymous(pid) for pid in _tree(self._pid)))
+            self._peak = max(self._peak, sum(_anonymous(pid) for pid in process_tree(self._pid)))
 
     def stop(self) -> int:
         self._over.set()
@@ -89,7 +89,8 @@ class _Watch:
         return self._peak
 
 
-def _tree(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
+    """The process, and all below it."""
     found = [pid]
     for parent in found:
         for tasks in Path(f"/proc/{parent}/task").glob("*/children"):

@@ -15,7 +15,16 @@ from functools import cache
 
 from ..errors import ConfigError, ResourceError, nearest
 from ..hardware import GpuStatus, Hardware, SystemHardware
-from ..packages import Finding, device_problems, family, install_command, installed, missing_for_gpu, problems
+from ..packages import (
+    Finding,
+    device_problems,
+    family,
+    install_command,
+    installed,
+    missing_for_gpu,
+    problems,
+    xgboost_conflict,
+)
 from .protocol import Engine
 
 __all__ = ["Engine", "obstacle", "resolve"]
@@ -46,13 +55,12 @@ def resolve(name: str, hardware: Hardware | None = None) -> tuple[Engine, str]:
     if name not in ("auto", "cpu", "gpu"):
         raise ConfigError(f"engine is {name!r}", nearest(name, ["auto", "cpu", "gpu"]), "Correct engine")
     there = _installed()
-    python = (sys.version_info[0], sys.version_info[1])
-    for finding in problems(there, python):
-        if finding.name == "XGBoost" and "builds of XGBoost are installed" in finding.happened:
-            raise ResourceError(finding.happened, finding.expected, finding.remedy)
+    if conflict := xgboost_conflict(there):
+        raise ResourceError(conflict.happened, conflict.expected, conflict.remedy)
     if name == "cpu":
         return CpuEngine(), "asked for"
     status = (hardware or SystemHardware()).gpu_status()
+    python = (sys.version_info[0], sys.version_info[1])
     found = obstacle(there, status, python) or _import_obstacle()
     if found is None:
         return _gpu(), f"asked for ({status.gpus[0].name})" if name == "gpu" else f"there is a {status.gpus[0].name}"

@@ -6,7 +6,6 @@ told to sleep; this has to stand in the environment before XGBoost is loaded, an
 """
 
 import os
-import sys
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -31,8 +30,7 @@ def require_xgboost() -> None:
             "Expected one of its builds beside tabgpu",
             "Install one: pip install 'tabgpu[cpu]', or set model: null for features alone",
         )
-    for finding in packages.problems(packages.installed(), (sys.version_info[0], sys.version_info[1])):
-        if finding.name == "XGBoost" and "builds of XGBoost are installed" in finding.happened:
-            raise ConfigError(finding.happened, finding.expected, finding.remedy)
+    if conflict := packages.xgboost_conflict(packages.installed()):
+        raise ConfigError(conflict.happened, conflict.expected, conflict.remedy)
     with deferred():
         import_module(".run", __name__)

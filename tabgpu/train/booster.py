@@ -36,6 +36,7 @@ _VERSION = tuple(int(number) for number in xgboost.__version__.split(".")[:2])
 _EXACT_SEEDS = (3, 4)  # from this version on, what a round draws depends on the seed and the round alone
 
 
+@wire.record
 @dataclass(frozen=True)
 class TrainSpec:
     """What to train, besides the data.

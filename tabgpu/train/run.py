@@ -12,6 +12,7 @@ import numpy as np
 from ..cache import Blocks
 from ..columns import Array
 from ..engine import Engine
+from ..wire import record
 from . import booster as boosters
 from . import cuts, matrix, metrics
 from .booster import Checkpoint, Trained, TrainSpec, probe
@@ -20,6 +21,7 @@ from .params import check_params
 from .sampling import RowSampler
 
 
+@record
 @dataclass(frozen=True)
 class ModelOptions:
     """What the pipeline file says of the model, checked.

@@ -63,7 +63,7 @@ class RowSampler:
     """
 
     def __init__(self, xp: ArrayModule, hashes: Array, weight: Array | None, share: float, seed: int) -> None:
-        self._xp, self._hashes, self._weight = xp, hashes, weight
+        self._xp, self._hashes, self.weight = xp, hashes, weight
         self._below, self._seed = int(share * 2**32), seed
 
     def weights(self, rounds: int) -> Array:
@@ -74,7 +74,7 @@ class RowSampler:
         for start in range(0, len(weights), _PIECE):
             piece = slice(start, start + _PIECE)
             weights[piece] = _mix(xp, self._hashes[piece] ^ key) < xp.uint32(self._below)
-        return weights if self._weight is None else weights * self._weight
+        return weights if self.weight is None else weights * self.weight
 
 
 def _mix(xp: ArrayModule, x: Array) -> Array:

@@ -151,6 +151,7 @@ class Share:
         self._matrices: dict[str, Matrix] = {}
         self._trained: Trained | None = None
         self._hashes: list[Array] = []  # of the training rows, where the draw of rows is ours
+        self._drawn: RowSampler | None = None
 
     def make_blocks(self) -> BlocksFound:
         """Transform every used row once, into the blocks of its side.
@@ -162,7 +163,6 @@ class Share:
         """
         job, engine = self._job, self._rows.engine
         varying, labels = Varying.of_none(len(job.features)), LabelSums()
-        states: list[SampleResult] = []
         with ExitStack() as stack:
             writers = {side: stack.enter_context(self._writer(side)) for side in job.sides}
 
@@ -182,14 +182,14 @@ class Share:
             self._blocks = {side: writer.finish() for side, writer in writers.items()}
         engine.release()
         if state is not None:
-            states.append(SampleResult(engine.to_host(state.hashes), engine.to_host(state.rows)))
+            state = SampleResult(engine.to_host(state.hashes), engine.to_host(state.rows))
         return BlocksFound(
             {side: blocks.n_rows for side, blocks in self._blocks.items()},
             any(blocks.has_missing for blocks in self._blocks.values()),
             any(blocks.has_complete_row for blocks in self._blocks.values()),
             varying,
             labels,
-            states[0] if states else None,
+            state,
         )
 
     def _merge_samples(self, states: Sequence[SampleResult]) -> SampleResult:
@@ -248,6 +248,7 @@ class Share:
         """
         self._matrices.clear()
         engine = self._rows.engine
+        self._drawn = self._sampler(options)
         with engine.training():
             self._trained, self._matrices = fit_booster(
                 options,
@@ -256,7 +257,7 @@ class Share:
                 Path(self._job.directory),
                 hooks,
                 engine.to_device,
-                self._sampler(options),
+                self._drawn,
             )
             engine.check_trained(self._trained.booster)
         return replace(self._trained, booster=None)
@@ -268,24 +269,18 @@ class Share:
         xp, blocks = self._rows.engine.xp, self._blocks[SIDES[0]]
         if len(self._hashes) != 1:
             self._hashes = [xp.concatenate([xp.empty(0, dtype="uint32"), *self._hashes])]
-        weight = self._weights(blocks)
-        return RowSampler(
-            xp,
-            self._hashes[0],
-            None if weight is None else self._rows.engine.to_device(weight),
-            share,
-            options.spec.seed,
-        )
+        weight = None
+        if blocks.has_weight:  # copied: a block of a file is gone with the next one
+            held = (block.weight for block in blocks if block.weight is not None)
+            weight = xp.concatenate([xp.array(self._rows.engine.to_device(of_block)) for of_block in held])
+        return RowSampler(xp, self._hashes[0], weight, share, options.spec.seed)
 
-    def _weights(self, blocks: Blocks) -> np.ndarray | None:
-        """float32, shape (n_rows,), on the host; None where rows have none."""
-        if not blocks.has_weight:
-            return None
-        weights, start = np.empty(blocks.n_rows, np.float32), 0
-        for block in blocks:
-            weights[start : start + block.n_rows] = self._rows.engine.to_host(block.weight)
-            start += block.n_rows
-        return weights
+    def _weight_of(self, side: str, made: Matrix) -> np.ndarray | None:
+        """Weights that rows have, float32 on the host; those of the matrix may be of a round."""
+        if self._drawn is None or side != SIDES[0]:
+            weight: np.ndarray = made.get_weight()
+            return weight if len(weight) else None
+        return None if self._drawn.weight is None else self._rows.engine.to_host(self._drawn.weight)
 
     def observe(self, task: metrics.Task) -> dict[str, metrics.State]:
         """States of the metrics of every side, with the rounds up to the best.
@@ -297,10 +292,11 @@ class Share:
         engine, states = self._rows.engine, {}
         with engine.training():
             known = {
-                side: Answers.of_matrix(self._trained, made, self._weights(self._blocks[side]))
+                side: Answers.of_matrix(self._trained, made, self._weight_of(side, made))
                 for side, made in self._matrices.items()
             }
             self._matrices.clear()
+            self._drawn = None
             self._trained = replace(self._trained, booster=None)  # it holds on to the matrices
             for side, blocks in self._blocks.items():
                 answers = known.pop(side, None) or Answers.of_blocks(self._trained, blocks, engine)

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from device import XP, Device, DeviceEngine
-from tables import pipeline, visits, write_parts
+from tables import pipeline, visits, with_all_that_there_is, write_parts
 
 import tabgpu
 from tabgpu import engine as engines
@@ -52,44 +50,12 @@ def by_default(source: Path, folder: Path) -> dict[str, Any]:
     return pipeline(source, folder / "runs")
 
 
-def with_all_that_there_is(source: Path, folder: Path) -> dict[str, Any]:
-    """Joined, derived and filtered columns, a key, weights, a split by time, and a number to predict."""
-    towns = pa.table({"town": [f"town {t}" for t in range(10)], "size": np.arange(10.0), "coast": ["yes", "no"] * 5})
-    pq.write_table(towns, folder / "towns.parquet")
-    data = {
-        "source": str(source),
-        "target": "spent",
-        "key": "id",
-        "weight": "w",
-        "time": "when",
-        "derive": {"w": "1 + visits % 3", "old": "age > 60", "where": "coalesce(t_coast, 'nowhere')"},
-        "filter": "not missing(visits)",
-        "join": [{"name": "towns", "source": str(folder / "towns.parquet"), "by": ["town"], "prefix": "t_"}],
-    }
-    model = {"objective": "reg:squarederror", "rounds": 12, "early_stopping": 4, "params": {"max_depth": 4}}
-    return {
-        "version": 1,
-        "name": "all",
-        "data": data,
-        "split": {"by": "time", "valid": 0.2, "test": 0.2},
-        "features": [
-            {"fill": {"columns": ["t_size"], "value": "mean"}},
-            {"clip": {"columns": ["age"], "lower": 10.0, "upper": 70.0}},
-            {"target_encode": {"name": "r", "columns": ["shop", ["town", "where"]], "folds": 3, "smooth": 5}},
-            {"categorify": {"columns": ["where", "town"], "max_levels": 5}},
-        ],
-        "model": model,
-        "memory": {"chunk_rows": 70},
-        "output": str(folder / "runs"),
-    }
-
-
 @pytest.mark.parametrize("configured", [by_default, with_all_that_there_is])
 def test_a_run_on_the_device_is_that_on_the_cpu(
     tmp_path: Path, request: pytest.FixtureRequest, configured: Callable[..., dict[str, Any]]
 ) -> None:
     source = write_parts(visits(400), tmp_path / "in", [250, 150], 60)
-    config = configured(source, tmp_path)
+    config = {**configured(source, tmp_path), "memory": {"chunk_rows": 70}}
     here = tabgpu.run(config)
     tabgpu.score(here.folder, str(source), tmp_path / "here")
     request.getfixturevalue("device")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from gpu_device import STANDIN, needs, same_floats
-from tables import pipeline, visits, write_parts
+from tables import pipeline, visits, with_all_that_there_is, write_parts
 
 import tabgpu
 
@@ -24,40 +24,6 @@ FEATURE_TOLERANCE = 1e-6  # relative, of float features
 
 def by_default(source: Path, folder: Path) -> dict[str, Any]:
     return pipeline(source, folder / "runs")
-
-
-def with_all_that_there_is(source: Path, folder: Path) -> dict[str, Any]:
-    """Joined, derived and filtered columns, a key, weights, a split by time, and a number to predict."""
-    towns = pa.table({"town": [f"town {t}" for t in range(10)], "size": np.arange(10.0), "coast": ["yes", "no"] * 5})
-    pq.write_table(towns, folder / "towns.parquet")
-    return {
-        "version": 1,
-        "name": "all",
-        "data": {
-            "source": str(source),
-            "target": "spent",
-            "key": "id",
-            "weight": "w",
-            "time": "when",
-            "derive": {"w": "1 + visits % 3", "old": "age > 60", "where": "coalesce(t_coast, 'nowhere')"},
-            "filter": "not missing(visits)",
-            "join": [{"name": "towns", "source": str(folder / "towns.parquet"), "by": ["town"], "prefix": "t_"}],
-        },
-        "split": {"by": "time", "valid": 0.2, "test": 0.2},
-        "features": [
-            {"fill": {"columns": ["t_size"], "value": "mean"}},
-            {"clip": {"columns": ["age"], "lower": 10.0, "upper": 70.0}},
-            {"target_encode": {"name": "r", "columns": ["shop", ["town", "where"]], "folds": 3, "smooth": 5}},
-            {"categorify": {"columns": ["where", "town"], "max_levels": 5}},
-        ],
-        "model": {
-            "objective": "reg:squarederror",
-            "rounds": 12,
-            "early_stopping": 4,
-            "params": {"max_depth": 4},
-        },
-        "output": str(folder / "runs"),
-    }
 
 
 PIPELINES = [by_default, with_all_that_there_is]

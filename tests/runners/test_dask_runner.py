@@ -28,9 +28,10 @@ from tabgpu.config import Cluster
 from tabgpu.design import design
 from tabgpu.errors import ConfigError, DataError
 from tabgpu.fit import Fitter
+from tabgpu.frames import is_dask_frame
 from tabgpu.runners import SerialRunner
 from tabgpu.runners.dask import DaskRunner
-from tabgpu.runners.dask.frames import is_frame, write_frame
+from tabgpu.runners.dask.frames import write_frame
 from tabgpu.stages import take_survey
 
 pytestmark = pytest.mark.filterwarnings("default")  # of libraries that close sockets late
@@ -72,7 +73,7 @@ def test_nothing_is_learned_from_no_task(dask: DaskRunner, small: Any) -> None:
 
 def test_answers_come_in_order_and_few_are_ahead(dask: DaskRunner, small: Any, tmp_path: Path) -> None:
     assert list(dask.each(small.a.rows, Say("square", pause_s=0.01), range(25))) == [n * n for n in range(25)]
-    answers = dask.each(None, Say("square", str(tmp_path), 0.05), range(100))
+    answers = dask.each(small.a.rows, Say("square", str(tmp_path), 0.05), range(100))
     assert [next(answers), next(answers)] == [0, 1]
     answers.close()  # type: ignore[attr-defined]  # a generator
     time.sleep(0.3)
@@ -150,8 +151,8 @@ def test_a_dask_data_frame_becomes_files(dask: DaskRunner, tmp_path: Path) -> No
     frames = pytest.importorskip("dask.dataframe", reason="dask.dataframe is not installed")
     table = visits(1_000)
     frame = frames.from_pandas(table.to_pandas(), npartitions=7)
-    assert is_frame(frame)
-    assert not is_frame(table.to_pandas())
+    assert is_dask_frame(frame)
+    assert not is_dask_frame(table.to_pandas())
     source = write_frame(dask.on, frame, tmp_path / "in")
     assert [p.name for p in sorted(source.iterdir())] == [f"part.0000{n}.parquet" for n in range(7)]
     written = pq.read_table(source)

@@ -22,11 +22,6 @@ from .workers import Workers
 _GROUP_ROWS = 250_000  # of a row group: the unit in which parts are cut
 
 
-def is_frame(value: object) -> bool:
-    """Whether something is a Dask data frame: of dask.dataframe or dask_cudf."""
-    return bool(dask.is_dask_collection(value)) and hasattr(value, "to_delayed") and hasattr(value, "columns")
-
-
 def write_frame(workers: Workers, frame: Any, folder: Path) -> Path:
     """Have every partition written below a folder that all workers share.
 

@@ -2,8 +2,8 @@
 
 The functions here are what Dask is asked to call: `ready`, `make`, `fit` and `observe` as tasks, one at a time;
 `pulse` and `close` beside them, on the worker's event loop. A worker holds one share; it is freed when it is closed, or
-when the next one is made, whatever became of the client. Blocks, matrices and the model of a training never leave the
-the sample that cuts are made of and the states of metrics go from worker to worker.
+when the next one is made, whatever became of the client. Blocks and matrices never leave their worker; the sample that
+cuts are made of and the states of metrics go from worker to worker, and the model comes from rank 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ...data.rows import Rows, Task
 from ...data.splits import SIDES
 from ...features.statistics import SampleResult
 from ...train import cuts, metrics
-from ...train.booster import Checkpoint, TrainSpec
+from ...train.booster import Checkpoint
 from ...train.run import Hooks, ModelOptions
 from ...train.share import BlockJob, BlocksFound, Share
 from . import scores, work
@@ -275,16 +275,13 @@ def _peers() -> Iterator[None]:
 
 def describe(options: ModelOptions, chosen: bytes | None, resume: Checkpoint | None) -> bytes:
     """Pack what `fit` is given on every worker."""
-    spec = {name: getattr(options.spec, name) for name in TrainSpec.__dataclass_fields__}
-    spec["params"] = dict(options.spec.params)
-    rest = (options.cuts, options.kind, dict(options.matrix_options))
-    return wire.pack((spec, rest, wire.unpack(chosen) if chosen else None, resume))
+    return wire.pack((options, wire.unpack(chosen) if chosen else None, resume))
 
 
 def _described(parcel: Parcel) -> tuple[ModelOptions, np.ndarray | None, Checkpoint | None]:
-    spec, rest, chosen, resume = parcel.open(wire.unpack)
-    spec = {**spec, "params": {"nthread": work.threads(), **spec["params"]}}
-    return ModelOptions(TrainSpec(**spec), *rest), chosen, resume
+    options, chosen, resume = parcel.open(wire.unpack)
+    spec = replace(options.spec, params={"nthread": work.threads(), **options.spec.params})
+    return replace(options, spec=spec), chosen, resume
 
 
 def observe(run: str, task: metrics.Task) -> scores.Packed:

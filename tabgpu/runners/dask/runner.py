@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakSet, finalize
@@ -21,6 +22,7 @@ from ...data.rows import Rows, Task
 from ...engine.memory import MemorySettings
 from ...errors import ResourceError
 from ...files import File
+from ...merging import MergeTree, merge_tree
 from ..protocol import Group, Job, Work
 from . import work
 from .checks import Facts, check_files
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from ...train.share import BlockJob
 
 S = TypeVar("S")
-_AT_ONCE = 8  # states merged at once, as `tabgpu.merging` does
 
 
 class DaskRunner:
@@ -123,10 +124,10 @@ class DaskRunner:
         state: S | None = wire.unpack(blob, rows.engine.to_device) if blob else None
         return state
 
-    def each(self, rows: Rows | None, work_: Work[Any, S], tasks: Sequence[Any]) -> Iterator[S]:
+    def each(self, rows: Rows, work_: Work[Any, S], tasks: Sequence[Any]) -> Iterator[S]:
         """See `Runner.each`."""
         with self.on.scope() as made:
-            parcels = self.on.parcel_of_rows(rows) if rows is not None else None, self.on.parcel_of(work_, rows)
+            parcels = self.on.parcel_of_rows(rows), self.on.parcel_of(work_, rows)
 
             def do(index: int, on: str, strict: bool) -> Future:
                 task = wire.pack(tasks[index])
@@ -158,7 +159,7 @@ class _Merging:
     def __init__(self, workers: Workers, rows: Future, job: Future, made: WeakSet[Future]) -> None:
         self.rows, self.job = rows, job
         self._workers, self._made = workers, made
-        self._waiting: dict[str, list[list[Future]]] = {}  # by worker: states of one task, of 8, of 64, ...
+        self._trees: dict[str, MergeTree[Future]] = {}  # by worker
 
     def submit(self, function: Callable[..., bytes], *args: Any, on: str | None, strict: bool = False) -> Future:
         """Send one task, to be cancelled if anything goes wrong."""
@@ -169,29 +170,19 @@ class _Merging:
 
     def add(self, future: Future, worker: str) -> None:
         """A task is done on a worker."""
-        levels = self._waiting.setdefault(worker, [])
-        height = 0
-        while True:
-            if height == len(levels):
-                levels.append([])
-            levels[height].append(future)
-            if len(levels[height]) < _AT_ONCE:
-                return
-            future, levels[height] = self._merge(levels[height], worker), []
-            height += 1
+        if worker not in self._trees:
+            self._trees[worker] = MergeTree(partial(self._merge, worker))
+        self._trees[worker].add(future)
 
     def finish(self) -> bytes:
         """The state of all tasks; empty if there was none."""
-        left = [[future for level in reversed(levels) for future in level] for levels in self._waiting.values()]
-        rests = [self._merge(futures, worker) for worker, futures in zip(self._waiting, left, strict=True) if futures]
-        self._waiting.clear()
-        left.clear()
-        while len(rests) > 1:
-            rests = [self._merge(rests[i : i + _AT_ONCE], None) for i in range(0, len(rests), _AT_ONCE)]
-        if not rests:
+        rests = (rest for tree in self._trees.values() if (rest := tree.finish()) is not None)
+        whole = merge_tree(rests, partial(self._merge, None))
+        self._trees.clear()
+        if whole is None:
             return b""
         try:
-            state: bytes = self._workers.answer(rests[0])
+            state: bytes = self._workers.answer(whole)
         except KilledWorker as error:
             raise ResourceError(
                 f"{error.allowed_failures + 1} workers were lost while they merged what parts had given",
@@ -200,7 +191,7 @@ class _Merging:
             ) from error
         return state
 
-    def _merge(self, futures: list[Future], worker: str | None) -> Future:
+    def _merge(self, worker: str | None, futures: Sequence[Future]) -> Future:
         if len(futures) == 1:
             return futures[0]
         return self.submit(work.merge, self.rows, self.job, *futures, on=worker)

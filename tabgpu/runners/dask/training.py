@@ -22,6 +22,7 @@ from distributed import Future
 from ... import wire
 from ...data.rows import Rows, Task
 from ...errors import ClusterError, TabgpuError
+from ...merging import AT_ONCE
 from ...planning import assign
 from ...train.booster import Checkpoint, Trained
 from ...train.run import Hooks, ModelOptions
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
-
-_AT_ONCE = 8  # states merged at once, as `tabgpu.merging` does
 
 
 @dataclass
@@ -299,10 +298,10 @@ class DaskGroup:
 
     def _merge(self, states: list[Future], function: Callable[..., Any], *args: Future) -> list[Future]:
         """States of all members, merged on the workers as a tree until they are few."""
-        while len(states) > _AT_ONCE:
+        while len(states) > AT_ONCE:
             states = [
-                self._workers.submit(function, *args, *states[i : i + _AT_ONCE], name=unique("tabgpu-merge"))
-                for i in range(0, len(states), _AT_ONCE)
+                self._workers.submit(function, *args, *states[i : i + AT_ONCE], name=unique("tabgpu-merge"))
+                for i in range(0, len(states), AT_ONCE)
             ]
         return states
 

@@ -89,8 +89,8 @@ def describe_rows(rows: Rows, engine: str, memory: MemorySettings | None) -> byt
     memory : MemorySettings, optional
         How each worker sets up the memory of its device; None leaves it as it is.
     """
-    tables = {name: _table_bytes(table) for name, table in rows.tables.items()}
-    return wire.pack((engine, memory, rows.recipe, tables, rows.target, rows.readers), rows.engine.to_host)
+    described = (engine, memory, rows.recipe, dict(rows.tables), rows.target, rows.readers)
+    return wire.pack(described, rows.engine.to_host)
 
 
 def rows_of(parcel: Parcel) -> Rows:
@@ -102,7 +102,7 @@ def _make_rows(blob: bytes) -> Rows:
     name, memory, recipe, tables, target, readers = wire.unpack(blob)
     assert isinstance(recipe, Recipe)
     assert target is None or isinstance(target, Target)
-    return Rows(engine_of(name, memory), recipe, {n: _table_of(a) for n, a in tables.items()}, target, readers)
+    return Rows(engine_of(name, memory), recipe, tables, target, readers)
 
 
 def engine_of(name: str, memory: MemorySettings | None) -> Engine:
@@ -164,13 +164,13 @@ def merge(rows: Parcel, job: Parcel, *states: State) -> State:
         return wire.pack(placed.merge(some), opened.engine.to_host) if some else b""
 
 
-def do(rows: Parcel | None, job: Parcel, task: bytes) -> bytes:
+def do(rows: Parcel, job: Parcel, task: bytes) -> bytes:
     """Do the work for one task: its packed answer."""
     with _ONE_AT_A_TIME:
-        opened = rows_of(rows) if rows is not None else None
+        opened = rows_of(rows)
         placed, described = job_of(job, opened), wire.unpack(task)
         with noted(described):
-            return wire.pack(placed.do(opened, described), *([opened.engine.to_host] if opened else []))
+            return wire.pack(placed.do(opened, described), opened.engine.to_host)
 
 
 def name_of(task: object) -> str:
@@ -198,17 +198,3 @@ def _while_wanted(items: Iterable[T]) -> Iterator[T]:
         task = worker.state.tasks.get(key)
         if task is not None and task.state == "cancelled":
             raise Reschedule  # which is not done, unless someone wants it again
-
-
-def _table_bytes(table: pa.Table) -> pa.Array:
-    """A table as an array of bytes: an Arrow stream, with its schema and chunks as they are."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    buffer = sink.getvalue()
-    return pa.Array.from_buffers(pa.uint8(), buffer.size, [None, buffer])
-
-
-def _table_of(array: pa.Array) -> pa.Table:
-    buffer = array.buffers()[1]
-    return pa.ipc.open_stream(buffer.slice(array.offset, len(array))).read_all()

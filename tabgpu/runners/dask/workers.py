@@ -174,10 +174,9 @@ class Workers:
         """Send the description of rows; see `parcel`."""
         return self.parcel(work.describe_rows(rows, self._engine, self.memory), keep=True)
 
-    def parcel_of(self, job: Any, rows: Rows | None = None) -> Future:
+    def parcel_of(self, job: Any, rows: Rows) -> Future:
         """Send a job: a record, whose arrays are where `rows` are; see `parcel`."""
-        to_host = [rows.engine.to_host] if rows is not None else []
-        return self.parcel(wire.pack(job, *to_host), type(job).__module__)
+        return self.parcel(wire.pack(job, rows.engine.to_host), type(job).__module__)
 
     def first_done(self, futures: Sequence[Future]) -> list[Future]:
         """Those that are done, as soon as one is; done means finished or failed.
